@@ -143,7 +143,8 @@ def test_a_run_that_could_not_read_all_says_so(tmp_path: Path) -> None:
     assert_nothing_is_left(tmp_path)
 
 
-@pytest.mark.parametrize("once", [pytest.param(True, marks=LONG), False])
+@LONG
+@pytest.mark.parametrize("once", [True, False])
 def test_a_jvm_that_dies_is_started_again(tmp_path: Path, once: bool) -> None:
     store = written(tmp_path / "store", "broker-a", 8000)
     process = reput(tmp_path, "--store", str(store), "--batch-bytes", str(1 << 20), *["--once"][: int(once)])

@@ -22,6 +22,7 @@ from structured_streaming.maintenance.check import check_lake
 from structured_streaming.storage.local import LocalFolder
 from structured_streaming.tables import QUARANTINE
 from structured_streaming.typed.declaration import JSON, Declaration, Schema
+from tests.evidence import LONG
 from tests.reput_runs import reput_once
 
 SCHEMA = {"required": ["id"], "properties": {"id": {"type": "integer"}}}
@@ -39,7 +40,9 @@ def written(folder: Path) -> int:
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(("sink", "step"), [("delta", QUARANTINE.name), ("spark", ORDERS.table)])
+@pytest.mark.parametrize(
+    ("sink", "step"), [("delta", QUARANTINE.name), pytest.param("spark", ORDERS.table, marks=LONG)]
+)
 def test_killed_around_the_commit_to_a_typed_table(
     spark: SparkSession, tmp_path: Path, sink: str, step: str
 ) -> None:
