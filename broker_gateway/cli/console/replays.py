@@ -27,7 +27,7 @@ _EVERY = Choice("", "", frozenset(), None, None)
 
 
 class Place(NamedTuple):
-    """Of a dead letter in its group's dead-letter topic, and one of its ids, by which it is told from another broker's."""
+    """Where a dead letter is in its group's dead-letter topic, and one of its ids: another broker has another dead letter there."""
 
     queue_id: int
     queue_offset: int

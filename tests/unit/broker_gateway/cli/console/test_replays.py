@@ -78,7 +78,7 @@ def places(calls: Calls) -> list[Place]:
 
 
 def sent(calls: Calls) -> list[bytes]:
-    """What is in the topic behind what was there first."""
+    """Messages that replays added to the topic, behind those that it had at first."""
     found: list[bytes] = []
     calls.broker.create_group("audit")
     while received := calls.broker.receive(
