@@ -161,6 +161,7 @@ def test_a_connection_without_calls_is_closed(tmp_path: Path) -> None:
 
         client.channel.subscribe(heard)
         assert idle.wait(15), "the server said goodbye"
+        client.channel.unsubscribe(heard)
         assert client.send("t", b"x").status.code == pb.OK, "and takes the next connection"
 
 

@@ -329,7 +329,7 @@ def test_a_waiter_that_fails_leaves_the_others_and_the_flushing_alone(
     assert store.flushed_offset == store.max_offset
     store.close()
     assert not (tmp_path / "abort").exists()
-    assert [record.message for record in caplog.records] == ["a callback of a flush failed"]
+    assert [record.getMessage() for record in caplog.records] == ["a callback of a flush failed"]
 
 
 def test_a_log_over_several_folders(tmp_path: Path) -> None:

@@ -98,7 +98,7 @@ def test_without_a_folder_each_process_compiles(
     monkeypatch.setattr(CODE_FOLDERS, "_chosen", Path("/dev/null/code"))
     monkeypatch.setattr(COMPILING, "_told", False)
     assert [picked(), picked()] == [10, 10]
-    (said,) = [each.message for each in caplog.records if each.levelno == logging.WARNING]
+    (said,) = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
     assert "/dev/null/code" in said
     assert "lakeCompiledCodePath" in said
 
