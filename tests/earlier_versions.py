@@ -22,6 +22,7 @@ from lakebroker_testing.cached import filled_once
 from lakebroker_testing.client import Client
 from lakebroker_testing.gateway import CACHE, PATIENT, ROOT, Gateway
 from lakebroker_testing.messages import message, send_request
+from tests.wheel_build import build_wheel
 
 BEFORE_FOLDERS = "1a931a39dbeaa9281e5887bd75a2ecce46b99a8c"
 """The last one before the broker's modules stood in folders: normal messages only, journal of version 1."""
@@ -81,7 +82,7 @@ def unpacked(commit: str, folder: Path) -> Expected:
 
 
 def installed(commit: str) -> Path:
-    """A folder with what the wheel of that commit has, built once and kept. Raises HistoryError."""
+    """A folder with what the wheel of that commit has, built once and kept. Raises HistoryError and ProcessError."""
     folder = CACHE / f"lakebroker-{commit[:7]}"
     with filled_once(folder) as missing:
         if missing:
@@ -100,6 +101,7 @@ def later_options(commit: str) -> dict[str, str]:
 
 
 def _build(commit: str, folder: Path) -> None:
+    """Raises HistoryError and ProcessError."""
     archive = subprocess.run(["git", "archive", commit], cwd=ROOT, capture_output=True, check=False)
     if archive.returncode:
         raise HistoryError(
@@ -110,19 +112,9 @@ def _build(commit: str, folder: Path) -> None:
         sources = Path(taken) / "sources"
         with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as packed:
             packed.extractall(sources, filter="data")
-        build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
-        done = subprocess.run(
-            [*build, "--wheel-dir", taken, "./sources"],
-            cwd=taken,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if done.returncode:
-            raise HistoryError(f"the wheel of {commit} cannot be built: {done.stderr[-2000:]}")
+        wheel = build_wheel(sources, Path(taken))
         for each in folder.iterdir():
             shutil.rmtree(each) if each.is_dir() else each.unlink()
-        (wheel,) = Path(taken).glob("lakebroker-*.whl")
         with zipfile.ZipFile(wheel) as contents:
             contents.extractall(folder)
 

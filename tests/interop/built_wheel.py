@@ -5,13 +5,12 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-import subprocess
-import sys
 import zipfile
 from pathlib import Path
 
 from lakebroker_testing.cached import filled_once
-from lakebroker_testing.gateway import ROOT, ProcessError
+from lakebroker_testing.gateway import ROOT
+from tests.wheel_build import build_wheel
 
 _CACHE = ROOT / ".cache" / "wheel"
 _OF_BUILD = ("pyproject.toml", "hatch_build.py", "README.md", "LICENSE")
@@ -56,10 +55,5 @@ def _build(files: list[Path]) -> None:
         copy = source / file.relative_to(ROOT)
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(file, copy)
-    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check", "--no-deps"]
-    done = subprocess.run(
-        [*pip, "--wheel-dir", str(_CACHE), str(source)], capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        raise ProcessError(f"the wheel could not be built: {done.stdout[-1500:]}{done.stderr[-1500:]}")
+    build_wheel(source, _CACHE)
     shutil.rmtree(source)
