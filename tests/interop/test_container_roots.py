@@ -38,7 +38,7 @@ _JOBS = f"""{_STARTED}
 $as $entry --store store --lake lake & pid=$!
 started
 n=0
-until $as lakebroker sql --lake lake --format csv 'SELECT count(*) AS counted FROM messages' | grep -x 300; do
+until $as lakebroker sql --lake lake --format csv 'SELECT count(*) AS counted FROM messages' | tr -d '\\r' | grep -x 300; do
   n=$((n + 1)); test $n -lt 300; kill -0 $pid; sleep 1
 done
 stopped
