@@ -22,7 +22,8 @@ from broker_gateway.cli.output import counted, fail, limited, lines, warn
 from broker_gateway.cli.questions.asked import Gateway as AskedGateway
 from broker_gateway.cli.questions.asked import Lake, NameServers, Strict, asked, opened
 from broker_gateway.cli.questions.letters import Choice, ids_of, letters, queues_of
-from broker_gateway.cli.questions.rows import DEAD_LETTERS, print_rows
+from broker_gateway.cli.questions.printing import print_rows
+from broker_gateway.cli.questions.rows import DEAD_LETTERS
 from broker_gateway.cli.replaying import Sender, key_of
 from broker_gateway.cli.units import check_texts, moment
 

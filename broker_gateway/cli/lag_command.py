@@ -13,7 +13,8 @@ from rich.console import Console
 from broker_gateway.cli.gateway_calls import AsJson, TlsCa, TokenFile
 from broker_gateway.cli.output import fail, limited, warn
 from broker_gateway.cli.questions.asked import Gateway, Lake, NameServers, Strict, asked, opened
-from broker_gateway.cli.questions.rows import LAG, TOTALS, Row, print_rows, totals
+from broker_gateway.cli.questions.printing import print_rows
+from broker_gateway.cli.questions.rows import LAG, TOTALS, Row, totals
 from broker_gateway.cli.questions.wanted import Answers
 from broker_gateway.cli.units import check_texts, seconds
 

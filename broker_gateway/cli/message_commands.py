@@ -9,7 +9,8 @@ import typer
 from broker_gateway.cli.gateway_calls import AsJson, TlsCa, TokenFile
 from broker_gateway.cli.output import fail, limited, warn
 from broker_gateway.cli.questions.asked import Gateway, Lake, NameServers, Strict, asked, opened
-from broker_gateway.cli.questions.rows import MESSAGES, TRACE, print_rows
+from broker_gateway.cli.questions.printing import print_rows
+from broker_gateway.cli.questions.rows import MESSAGES, TRACE
 from broker_gateway.cli.questions.wanted import Answers, Wanted
 from broker_gateway.cli.units import check_texts, moment
 

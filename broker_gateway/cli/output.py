@@ -10,7 +10,7 @@ import contextlib
 import json
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from typing import Any, NoReturn, TextIO
 
@@ -141,24 +141,50 @@ def confirm(what: str, yes: bool, *, verb: str = "delete", how: str = "") -> Non
 
 
 def show_table(
-    columns: Sequence[str] | None, rows: Iterable[Sequence[object]], out: TextIO | None = None
+    columns: Sequence[str] | None,
+    rows: Iterable[Sequence[object]],
+    out: TextIO | None = None,
+    whole: Collection[str] = (),
 ) -> None:
     """Prints a table; no `columns`: one without a head. A cell may have several lines; None is an empty one, bools are yes or no.
+    Columns of `whole` are not broken.
 
-    Where the columns do not fit the width, each row becomes lines of name and value, and nothing is lost.
+    Where the columns do not fit the width, each row becomes lines of name and value, and nothing is lost. Without rows there is
+    a line, at any width.
     """
     console = Console(file=out)
     cells = [[lines(_said(value)) for value in row] for row in rows]
     heads = [printable(name) for name in columns] if columns is not None else None
-    if heads is not None and _least_width(heads, cells) > console.width:
+    if heads is not None and not cells:
+        _print(console, f"no rows of {', '.join(heads)}")
+        return
+    if heads is not None and table_width(heads, cells, whole) > console.width:
         _show_blocks(console, heads, cells)
         return
     table = Table(show_header=heads is not None)
     for head in heads if heads is not None else [""] * max(map(len, cells), default=0):
-        table.add_column(Text(head), overflow="fold")
+        table.add_column(Text(head), overflow="fold", no_wrap=head in whole)
     for row in cells:
         table.add_row(*map(Text, row))
     console.print(table, highlight=False)
+
+
+def terminal_width() -> int:
+    """Characters of a line of standard output; 80 where it is none of a terminal, unless COLUMNS says otherwise."""
+    return Console().width
+
+
+def table_width(heads: Sequence[str], cells: Sequence[Sequence[str]], whole: Collection[str] = ()) -> int:
+    """What a table needs that can be read: whole names, and cells of some width, or whole."""
+    widths = [_width(head) for head in heads]
+    most = [None if head in whole else _LEAST for head in heads]
+    for row in cells:
+        needs = [
+            _width(cell) if bound is None else min(_width(cell), bound)
+            for cell, bound in zip(row, most, strict=True)
+        ]
+        widths = list(map(max, widths, needs))
+    return sum(width + len("│  ") for width in widths) + len("│")
 
 
 def time_for_people(iso: str) -> str:
@@ -173,14 +199,6 @@ def _said(value: object) -> str:
     return "" if value is None else str(value)
 
 
-def _least_width(heads: Sequence[str], cells: Sequence[Sequence[str]]) -> int:
-    """What a table needs that can be read: whole names, and cells of some width, or whole."""
-    widths = [_width(head) for head in heads]
-    for row in cells:
-        widths = [max(width, min(_width(cell), _LEAST)) for width, cell in zip(widths, row, strict=True)]
-    return sum(width + len("│  ") for width in widths) + len("│")
-
-
 def _show_blocks(console: Console, heads: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
     """Rows as lines of name and value; a value's further lines stand below its first."""
     indent = max(map(_width, heads)) + 2
@@ -190,8 +208,6 @@ def _show_blocks(console: Console, heads: Sequence[str], cells: Sequence[Sequenc
             value = cell.replace("\n", "\n" + " " * indent)
             shown.append(f"{head}{' ' * (indent - _width(head))}{value}")
         _print(console, "\n".join(shown))
-    if not cells:
-        _print(console, f"no rows of {', '.join(heads)}")
 
 
 def _print(console: Console, text: str) -> None:

@@ -13,7 +13,8 @@ from typing import Any, NoReturn
 from broker_gateway.cli.gateway_calls import GatewayCalls, Reached
 from broker_gateway.cli.output import fail, warn
 from broker_gateway.cli.questions.letters import Choice, letters, stored_at, topic_before
-from broker_gateway.cli.questions.rows import Row, message_row, shown_time, stored_row
+from broker_gateway.cli.questions.printing import shown_time
+from broker_gateway.cli.questions.rows import Row, message_row, stored_row
 from broker_gateway.cli.questions.wanted import Wanted, ordered
 from broker_gateway.cli.units import instant
 from broker_gateway.metadata.names import DLQ_PREFIX

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from broker_gateway.cli.extras import need
 from broker_gateway.cli.output import fail
 from broker_gateway.cli.questions.letters import Choice
-from broker_gateway.cli.questions.rows import LAG, TRACE, Row, message_row, shown_time, stored_row
+from broker_gateway.cli.questions.printing import shown_time
+from broker_gateway.cli.questions.rows import LAG, TRACE, Row, message_row, stored_row
 from broker_gateway.cli.questions.wanted import Wanted, ordered
 from structured_streaming.extras import FILTERS
 

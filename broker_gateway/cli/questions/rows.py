@@ -1,22 +1,12 @@
-"""What questions are answered with: the columns of each, and how they are printed.
-
-Columns have the names of the lake's tables and views, but for those that these do not have. JSON has all, times in ISO 8601 and UTC, null for what is not known or
-not there, and whole bodies. A table shows `unknown` for what is not known, and the beginning of bodies. So that a row has room
-on a line, its heads are short, and it leaves out columns that the question itself says; names and places that are the same in
-all rows stand in a line above it.
-"""
+"""What questions are answered with: the columns of each, with the names of the lake's tables and views but for those that these
+do not have. How they are printed is in `printing.py`."""
 
 from __future__ import annotations
 
-import base64
-import json
-from collections.abc import Collection, Sequence
-from datetime import UTC, datetime
+from collections.abc import Sequence
+from datetime import datetime
 from typing import Any, NamedTuple
 
-import typer
-
-from broker_gateway.cli.output import body_row, lines, show_table, time_for_people
 from broker_gateway.metadata.names import RESERVED_PROPERTIES
 
 Row = dict[str, Any]
@@ -34,6 +24,11 @@ class Columns(NamedTuple):
     """Whether there are bodies, and in JSON properties."""
     more: tuple[str, ...] = ()
     """What only JSON has."""
+    narrow: tuple[str, ...] = ()
+    """Where these do not fit the terminal: `where` stands for the place, `what` for the columns `said`."""
+    said: tuple[str, ...] = ()
+    apart: str = ""
+    """The column that divides a narrow table; above each part it stands with what is the same there."""
 
 
 MESSAGES = Columns(
@@ -52,12 +47,17 @@ MESSAGES = Columns(
     frozenset(("broker", "body_bytes", "body")),
     frozenset(("topic", "broker")),
     bodies=True,
+    narrow=("store_timestamp", "where", "message_id", "what"),
+    said=("tag", "keys", "body"),
 )
 TRACE = Columns(
     ("message_id", "event_timestamp", "event", "topic", "consumer_group", "attempt", "client", "broker", "queue_id",
      "queue_offset"),
     frozenset(("broker",)),
     frozenset(("message_id", "topic", "broker", "queue_id", "queue_offset")),
+    narrow=("event_timestamp", "event", "where", "what"),
+    said=("consumer_group", "attempt", "client"),
+    apart="message_id",
 )  # fmt: skip
 LAG = Columns(
     (
@@ -72,10 +72,12 @@ LAG = Columns(
     ),
     frozenset(("broker", "committed_offset", "max_offset", "lag", "commit_timestamp")),
     frozenset(("topic", "broker")),
+    narrow=("where", "committed_offset", "max_offset", "lag", "commit_timestamp"),
 )
 TOTALS = Columns(
     ("consumer_group", "topic", "queues", "lag", "unknown", "commit_timestamp"),
     frozenset(("lag", "commit_timestamp")),
+    narrow=("consumer_group", "topic", "queues", "lag", "unknown"),
 )
 DEAD_LETTERS = Columns(
     ("consumer_group", "topic", "broker", "queue_id", "queue_offset", "message_id", "tag", "keys", "attempts", "reason",
@@ -83,23 +85,12 @@ DEAD_LETTERS = Columns(
     frozenset(("broker", "topic", "queue_id", "queue_offset", "attempts", "reason", "body_bytes", "body")),
     frozenset(("consumer_group", "topic", "broker", "queue_id", "queue_offset")),
     bodies=True,
+    narrow=("dead_lettered_timestamp", "where", "message_id", "what"),
+    said=("consumer_group", "attempts", "reason", "tag", "keys", "body"),
     more=("origin_message_id", "dlq_queue_id", "dlq_queue_offset"),
 )  # fmt: skip
 """Topic, queue and offset are those of the message before it died, and ids those of the view `dead_letters`; `dlq_…` are its place in
 the group's dead-letter topic."""
-_HEADS = {
-    "store_timestamp": "stored",
-    "event_timestamp": "at",
-    "commit_timestamp": "committed_at",
-    "dead_lettered_timestamp": "dead_since",
-    "consumer_group": "group",
-    "queue_id": "queue",
-    "queue_offset": "offset",
-    "committed_offset": "committed",
-    "max_offset": "end",
-    "body_bytes": "bytes",
-}
-"""What tables call columns; others by their names."""
 
 
 def message_row(
@@ -165,61 +156,3 @@ def totals(rows: Sequence[Row]) -> list[Row]:
         if at is not None:
             one["commit_timestamp"] = max(one["commit_timestamp"] or at, at)
     return list(found.values())
-
-
-def print_rows(
-    rows: Sequence[Row], columns: Columns, *, as_json: bool, whole: bool = False, said: Collection[str] = ()
-) -> None:
-    """Prints an answer; `said` are columns that the question says, `whole` shows whole bodies in a table."""
-    if as_json:
-        typer.echo(json.dumps([_json(row, columns) for row in rows]))
-        return
-    shown = [name for name in columns.shown if name not in said]
-    cells = [[_cell(row[name], name in columns.unknown, whole) for name in shown] for row in rows]
-    above = {
-        name
-        for at, name in enumerate(shown)
-        if name in columns.above and len({row[at] for row in cells}) == 1
-    }
-    if above:
-        same = (
-            f"{_HEADS.get(name, name)} {cell}"
-            for name, cell in zip(shown, cells[0], strict=True)
-            if name in above
-        )
-        typer.echo(lines(", ".join(same)))
-    left = [at for at, name in enumerate(shown) if name not in above]
-    show_table([_HEADS.get(shown[at], shown[at]) for at in left], ([row[at] for at in left] for row in cells))
-
-
-def shown_time(time: datetime) -> str:
-    """For people."""
-    return time_for_people(time.astimezone(UTC).isoformat(timespec="microseconds"))
-
-
-def _json(row: Row, columns: Columns) -> dict[str, Any]:
-    found = {name: _plain(row[name]) for name in (*columns.shown, *columns.more) if name != "body"}
-    if not columns.bodies:
-        return found
-    body: bytes | None = row["body"]
-    text = None if body is None else body.decode("utf-8", "replace")
-    exact = body is None or (text or "").encode() == body
-    return found | {
-        "body": text,
-        "body_base64": None if exact or body is None else base64.b64encode(body).decode(),
-        "properties": row["properties"],
-    }
-
-
-def _plain(value: Any) -> Any:
-    return f"{shown_time(value).replace(' ', 'T')}Z" if isinstance(value, datetime) else value
-
-
-def _cell(value: Any, unknown: bool, whole: bool) -> str:
-    if value is None:
-        return "unknown" if unknown else ""
-    if isinstance(value, datetime):
-        return shown_time(value)
-    if isinstance(value, bytes):
-        return body_row(value, whole)["body"]
-    return " ".join(value) if isinstance(value, list) else str(value)

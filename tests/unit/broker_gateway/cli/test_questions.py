@@ -20,15 +20,16 @@ from broker_gateway.cli.main import app
 from broker_gateway.cli.questions import brokers
 from broker_gateway.cli.questions.lake import OfLake
 from broker_gateway.cli.questions.letters import Choice
+from broker_gateway.cli.questions.printing import print_rows
 from broker_gateway.cli.questions.rows import (
     DEAD_LETTERS,
     LAG,
     MESSAGES,
     TOTALS,
     TRACE,
+    Columns,
     Row,
     message_row,
-    print_rows,
     stored_row,
     totals,
 )
@@ -123,6 +124,56 @@ def test_a_trace_fits_a_terminal_of_80_columns(
         [" 2026-11-25 08:00:00.123 ", " stored        "],
         [" 2026-11-25 08:00:00.123 ", " dead_lettered "],
     ]
+
+
+def test_a_trace_over_several_topics_has_a_row_of_80_columns_for_each_event(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    row = {"message_id": "0190C338C15A524EB7825A916702CAF1E0", "event_timestamp": AT, "event": "dead_lettered",
+           "topic": "orders", "consumer_group": "audit", "attempt": 2, "client": "10.0.0.7@4711@consumer", "broker": "broker-a",
+           "queue_id": 0, "queue_offset": 7}  # fmt: skip
+    given = [row, row | {"topic": "%DLQ%audit", "queue_offset": 3}, row | {"message_id": "1" * 34}]
+    print_rows(given, TRACE, as_json=False)
+    printed = capsys.readouterr()
+    shown = printed.out.splitlines()
+    assert shown[0] == f"message_id {row['message_id']}, broker broker-a, queue 0, on 2026-11-25"
+    assert max(len(line) for line in shown if line[0] != "m") == 80
+    events = [line.split("│")[1:-1] for line in shown if "│" in line]
+    assert [[cell.strip() for cell in cells[:3]] for cells in events[:2]] == [
+        ["08:00:00.123", "dead_lettered", "orders 7"],
+        ["08:00:00.123", "dead_lettered", "%DLQ%audit 3"],
+    ]
+    assert events[0][3].strip().startswith("audit #2 10.0.0.7@4711")
+    assert sum("1" * 34 in line for line in shown) == 1, "another message has a table of its own"
+
+
+@pytest.mark.parametrize("columns", [MESSAGES, DEAD_LETTERS])
+def test_ids_are_whole_in_80_columns_and_what_is_cut_is_told(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, columns: Columns
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    of_the_letter = {"consumer_group": "g", "attempts": 3, "reason": "why", "dead_lettered_timestamp": AT}
+    rows = [
+        a_message(n, b"long " * 30) | of_the_letter | {"message_id": f"{n:034}", "store_timestamp": AT.replace(day=n)}
+        for n in (1, 2)
+    ]  # fmt: skip
+    print_rows(rows, columns, as_json=False)
+    printed = capsys.readouterr()
+    assert max(map(len, printed.out.splitlines()[1:])) <= 80
+    for row in rows:
+        assert sum(row["message_id"] in line for line in printed.out.splitlines()) == 1
+    assert "a wider terminal or --json does" in printed.err
+
+
+def test_an_empty_answer_looks_the_same_at_every_width(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = set()
+    for width in ("40", "80", "200"):
+        monkeypatch.setenv("COLUMNS", width)
+        said.add("\n".join(table(capsys, [], MESSAGES)))
+    assert said == {"no rows of stored, topic, broker, queue, offset, message_id, tag, keys, bytes, body"}
 
 
 def test_what_is_not_known_is_called_so_and_what_there_is_not_is_blank(

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from broker_gateway.cli.questions.rows import shown_time
+from broker_gateway.cli.questions.printing import shown_time
 from broker_gateway.cli.sql_results import print_rows
 from structured_streaming.errors import LakeError
 
