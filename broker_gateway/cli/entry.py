@@ -6,8 +6,21 @@ when the command succeeded, and raises CommandError when it failed: SystemExit w
 
 from __future__ import annotations
 
-import signal
+import _signal  # of which `signal` makes enumerations: that takes longer than all else up to here
+import contextlib
+import os
 import sys
+
+if (
+    os.path.basename(sys.argv[0]) in ("lakebroker", "entry.py")
+    and "PYSPARK_GATEWAY_PORT" not in os.environ
+    and "pyspark" not in sys.modules
+    and _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler
+):  # a process of its own: before anything else is imported
+    with contextlib.suppress(ValueError):  # another thread than the main one
+        _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
+
+import signal
 import threading
 
 from structured_streaming.provided_session import is_hosted

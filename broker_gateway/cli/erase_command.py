@@ -21,7 +21,7 @@ from structured_streaming.extras import LAKE
 if TYPE_CHECKING:
     from broker_gateway.cli.gateway_calls import GatewayCalls
     from structured_streaming.erased import Erased
-    from structured_streaming.maintenance.erasure import Erasure
+    from structured_streaming.maintenance.erasure import Erasure, Purged
     from structured_streaming.maintenance.erasure_search import ErasureSearch
     from structured_streaming.storage.folder import Folder
 
@@ -117,7 +117,10 @@ def erase(
     ] = None,
     namesrv: NameServers = "",
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would be erased, and change nothing")
+        bool,
+        typer.Option(
+            "--dry-run", help="Say which records, rows and files with such rows there are, and change nothing"
+        ),
     ] = False,
     yes: Yes = False,
     token_file: TokenFile = None,
@@ -333,15 +336,8 @@ class _Command:
     def _show(self, search: ErasureSearch, told: _Told, erasure: Erasure) -> None:
         count, ahead = len(search.found.records.together(told.named())), erasure.ahead + told.alone
         tables = [
-            {
-                "table": each.table,
-                "rows": each.rows,
-                "files": each.files,
-                "removed_files": each.removed.files,
-                "removed_bytes": each.removed.bytes,
-                "log_files": each.log_files,
-                "waiting_files": each.waits,
-            }
+            {"table": each.table, "rows": each.rows, "files": each.files}
+            | ({} if self._dry else _removed(each))  # only a round that changes files looks at these
             for each in erasure.tables
             if not each.is_nothing
         ]
@@ -410,6 +406,16 @@ class _Command:
                 "no broker was told: give --gateway or --namesrv. A broker still hands out what its log has, and a lake made anew from "
                 "a log has it again"
             )
+
+
+def _removed(table: Purged) -> dict[str, int]:
+    """What a round did to a table's files."""
+    return {
+        "removed_files": table.removed.files,
+        "removed_bytes": table.removed.bytes,
+        "log_files": table.log_files,
+        "waiting_files": table.waits,
+    }
 
 
 def print_json(value: dict[str, Any]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
@@ -27,6 +29,10 @@ Examples:
 
   lakebroker gateway -c broker.conf --check
 """
+
+
+_FORMAT = "lakeLogFormat"
+_LOGS_JSON = re.compile(rf"^\s*{_FORMAT}\s*=\s*json\s*$", re.MULTILINE)
 
 
 def register(app: typer.Typer) -> None:
@@ -67,8 +73,6 @@ def gateway(
     as_json: Annotated[bool, typer.Option("--json", help="With --check: print JSON")] = False,
 ) -> None:
     need("gateway", BROKER)
-    from broker_gateway.config.gateway import IMPORTANT, load_config
-
     overrides = parse_settings(settings or [])
     if namesrv is not None:
         overrides["namesrvAddr"] = namesrv
@@ -85,10 +89,14 @@ def gateway(
             "--offline goes with --check: a broker without name servers and lake has no namesrvAddr, lakeLocation",
             2,
         )
+    if not (check or print_all or print_important):
+        _say_start(store, config_file, overrides)
     if check:
         from broker_gateway.cli.gateway_check import show_check
 
         raise typer.Exit(show_check(config_file, overrides, processes, offline=offline, as_json=as_json))
+    from broker_gateway.config.gateway import IMPORTANT, load_config
+
     try:
         config, warnings = load_config(config_file, overrides)
         if print_all or print_important:
@@ -107,6 +115,24 @@ def gateway(
         end_beside_the_compiler()
     except StartError as error:
         fail(str(error), error.exit_code)
+
+
+def _say_start(store: Path | None, config_file: Path | None, overrides: Mapping[str, str]) -> None:
+    """Before what takes a second or two to import. A log that is JSON gets no other line."""
+    form = overrides.get(_FORMAT) or os.environ.get(f"LAKEBROKER_{_FORMAT}", "")
+    if form == "json" or (config_file is not None and _LOGS_JSON.search(_text(config_file))):
+        return
+    named = [f"store {store}"] if store is not None else []
+    named += [f"configuration {config_file}"] if config_file is not None else []
+    warn([f"starting a broker from {', '.join(named) or 'options alone'}"])
+
+
+def _text(file: Path) -> str:
+    """Empty where it cannot be read, which is told by what reads it in earnest; and of a pipe, which can be read once."""
+    try:
+        return file.read_text(errors="replace") if file.is_file() else ""
+    except OSError:
+        return ""
 
 
 def _arguments(config_file: Path | None, overrides: Mapping[str, str]) -> list[str]:

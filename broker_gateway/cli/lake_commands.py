@@ -85,7 +85,7 @@ DuckDB answers, in this process and without a JVM. Spark does with --write, for 
 
 A statement ends at a semicolon, on whatever line it stands, or with the input. One that fails stops those behind it. At the prompt the session goes on then; otherwise the command ends with status 1.
 
-ctrl-C cancels the statement that runs, and leaves when pressed again before that has ended; a change that was being committed may have happened. At the prompt, ctrl-D, exit or quit leaves. Before a statement that begins with a comment of dashes, write -- as an argument of its own.
+ctrl-C cancels the statement that runs, and leaves when pressed again before that has ended; a change that was being committed may have happened. At the prompt, help tells what may be typed; ctrl-D, exit or quit leaves. Before a statement that begins with a comment of dashes, write -- as an argument of its own.
 
 Times are UTC. csv and json lose nothing: binary values are base64, maps, arrays and structs are JSON; in csv NULL is an empty field, an empty text is "".
 
@@ -199,6 +199,7 @@ def reput(
     freshness_s = seconds("--target-freshness", target_freshness)
     file_size = size("--target-file-size", target_file_size)
     need_spark("reput")
+    _tell(f"starting the reput from {brokers or namesrv or store} into {lake}; Spark takes some seconds")
     from structured_streaming.commit.report import BatchReport
     from structured_streaming.errors import LakeError, StoppedError
     from structured_streaming.reput import run_reput

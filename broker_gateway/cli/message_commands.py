@@ -24,6 +24,8 @@ def register(app: typer.Typer) -> None:
         "message",
         help="Looks messages up by id or key, or those of a time, the newest first.\n\nBy --lake: in all topics, or one. By "
         "--gateway: in one topic, in the broker's log and its own lake. By both: in the lake and what is newer in the log."
+        "\n\n--json has the properties that the sender gave a message, without the system's own (KEYS, UNIQ_KEY and the like), which "
+        "`lakebroker sql` has in `messages.properties`."
         "\n\nExamples: lakebroker message order-4711 --lake ./lake; lakebroker message --gateway broker-host:8081 --topic orders "
         "--since 2026-11-25T08:00 --tag 'paid || sent' --limit 20",
     )(look_up)
@@ -60,6 +62,7 @@ def look_up(
         fail("a message is looked up by its id or key, or by --tag: leave one of them out", 2)
     if not key and not topic:
         fail("--topic is missing: name the topic of the messages, or give an id or key", 2)
+    _check_tags(tag)
     wanted = Wanted(limit + 1, key, topic, tag, queue, moment("--since", since), moment("--until", until))
     with opened(asked(lake, gateway, namesrv, token_file, tls_ca, strict)) as answers:
         rows = answers.messages(wanted)
@@ -100,6 +103,15 @@ def trace(
     print_rows(rows[:limit], TRACE, as_json=as_json)
     if answers.cut_off:
         fail("\n".join(f"older messages are not listed: {each}" for each in answers.cut_off))
+
+
+def _check_tags(expression: str) -> None:
+    """Ends the command for tags that are not divided by `||` as a consumer writes them."""
+    if expression and not all(part.strip() for part in expression.split("||")):
+        fail(
+            f"--tag {expression!r}: a tag is missing beside ||; give one, or tags divided by it: 'paid || sent'",
+            2,
+        )
 
 
 def _not_found(answers: Answers, wanted: Wanted, since: str, until: str = "") -> None:

@@ -19,6 +19,13 @@ from broker_gateway.cli.signals import Signalled
 
 _PROMPT = "lakebroker> "
 _GOES_ON = "-> ".rjust(len(_PROMPT))
+_HELP = """A statement ends at a semicolon: SELECT * FROM consumer_lag;
+SHOW TABLES;          tables and views
+DESCRIBE messages;    a table's columns
+help                  this text
+exit, quit, ctrl-D    leave
+ctrl-C                cancel the statement that runs, or what is typed
+`lakebroker sql --help` tells the command's options."""
 
 
 class Engine(NamedTuple):
@@ -53,8 +60,12 @@ def run_input(engine: Engine) -> None:
             if line is None:
                 run_text(engine, text)
                 return
-            if not text and line.strip().rstrip("; ") in ("exit", "quit"):
+            command = "" if text else line.strip().rstrip("; ").lower()
+            if command in ("exit", "quit"):
                 return
+            if terminal and command in ("help", "?"):
+                typer.echo(_HELP, err=True)
+                continue
             goes_on = bool(text) and not any(end in line for end in (";", "*/"))
             text += line + "\n"
             if goes_on:

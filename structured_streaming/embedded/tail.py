@@ -142,7 +142,7 @@ class Logs:
             raise error
         if self._strict:
             raise UnreachableError(
-                f"{error}; start what is down, leave it out of the logs that are read, or read without --strict"
+                f"{error}; start what is down, or leave it out of the logs that are read (--brokers, --namesrv, --store)"
             ) from error
         age = age_of(self._committed())
         self._tell(f"{error}; of it there is only what the lake holds{', ' if age else ''}{age}")
