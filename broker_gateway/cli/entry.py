@@ -6,7 +6,8 @@ when the command succeeded, and raises CommandError when it failed: SystemExit w
 
 from __future__ import annotations
 
-import _signal  # of which `signal` makes enumerations: that takes longer than all else up to here
+# of which `signal` makes enumerations: that takes longer than all else up to here
+import _signal  # type: ignore[import-not-found]
 import contextlib
 import os
 import sys
