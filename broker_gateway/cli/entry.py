@@ -8,7 +8,6 @@ from __future__ import annotations
 
 # of which `signal` makes enumerations: that takes longer than all else up to here
 import _signal  # type: ignore[import-not-found]
-import contextlib
 import os
 import sys
 
@@ -18,8 +17,10 @@ if (
     and "pyspark" not in sys.modules
     and _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler
 ):  # a process of its own: before anything else is imported
-    with contextlib.suppress(ValueError):  # another thread than the main one
+    try:  # noqa: SIM105 # contextlib takes as long to import as what it would guard
         _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
+    except ValueError:  # another thread than the main one
+        pass
 
 import signal
 import threading
