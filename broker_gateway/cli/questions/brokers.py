@@ -260,17 +260,17 @@ def _body(message: Any) -> bytes:
 
 def _read(queues: list[Any]) -> list[Any]:
     """As the view `consumer_lag` has them: of users' topics that the group has been at, without queues of which there is
-    nothing."""
+    neither a message nor an offset."""
     from structured_streaming.system_topics import is_of_brokers
 
     read = {each.topic for each in queues if each.HasField("committed") and not is_of_brokers(each.topic)}
-    return [each for each in queues if each.topic in read and (each.end or each.committed)]
+    return [each for each in queues if each.topic in read and (each.end or each.HasField("committed"))]
 
 
 def _lag(group: str, broker: str | None, queue: Any) -> Row:
     committed = int(queue.committed) if queue.HasField("committed") else None
-    end = int(queue.end) or None
-    behind = None if committed is None or end is None else end - committed
+    end = int(queue.end)  # 0: the queue is empty, which a lake cannot know
+    behind = None if committed is None else end - committed
     return {
         "consumer_group": group,
         "topic": queue.topic,

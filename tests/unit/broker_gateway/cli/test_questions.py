@@ -432,3 +432,15 @@ def test_a_lake_that_cannot_be_asked_is_named(tmp_path: Path) -> None:
     assert said("lag", "--watch", "0s")[0] == 2
     status, text = said("lag", "--lake", str(tmp_path / "empty"), "--gateway", "localhost")
     assert (status, text.startswith("lakebroker: --gateway: ")) == (2, True)
+
+
+def test_a_queue_that_is_empty_and_was_read_has_no_lag_at_a_gateway() -> None:
+    """As in Kafka, where the committed offset is the end offset; a queue on which nothing was committed is none of the group's."""
+    empty = own.QueueOffsets(topic="orders", queue=0, end=0, committed=0)
+    never = own.QueueOffsets(topic="orders", queue=1, end=0)
+    unread = own.QueueOffsets(topic="orders", queue=2, end=7)
+    rows = [brokers._lag("g", "b", each) for each in brokers._read([empty, never, unread])]
+    assert [(row["queue_id"], row["committed_offset"], row["max_offset"], row["lag"]) for row in rows] == [
+        (0, 0, 0, 0),
+        (2, None, 7, None),
+    ]
