@@ -13,6 +13,10 @@ class LocationError(LakeError):
     """A lake location that cannot be used."""
 
 
+class NoLakeError(LocationError):
+    """A place where there is no lake, and where one can be made."""
+
+
 class SourceError(LakeError):
     """A log that cannot be read as asked."""
 

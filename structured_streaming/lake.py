@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from structured_streaming.errors import LakeError, LocationError
+from structured_streaming.errors import LakeError, LocationError, NoLakeError
 from structured_streaming.storage.delta_names import LOG
 from structured_streaming.storage.folder import Folder
 from structured_streaming.storage.location import check_commits, check_readable, lake_folder
@@ -23,20 +23,21 @@ every reader reads that, and a batch a second replaces 80,000 of a table a day."
 
 
 def open_lake(location: str) -> Folder:
-    """The folder of a lake that is there, with every table. Raises LocationError, LakeError for one of a later version."""
+    """The folder of a lake that is there, with every table. Raises LocationError (NoLakeError where one can be made), LakeError for one
+    of a later version."""
     folder = lake_folder(location)
     check_readable(folder)
     missing = [name for name in TABLES if not _is_table(folder.child(name))]
     if len(missing) == len(TABLES):
-        what = "is empty" if folder.exists() else "does not exist"
-        if folder.exists() and folder.names():
-            what = "holds none of its tables"
-        raise LocationError(
+        others = folder.exists() and bool(folder.names())
+        what = "holds none of its tables" if others else "is empty" if folder.exists() else "does not exist"
+        kind = LocationError if others else NoLakeError
+        raise kind(
             f"{folder} is no lake: it {what}; give the lake's folder, or make one with `lakebroker init`"
         )
     if missing:
         _refuse_lost(folder, missing)
-        raise LocationError(
+        raise NoLakeError(
             f"the lake {folder} lacks the table {missing[0]}; `lakebroker init --lake` makes what is missing"
         )
     if _progress(folder)[0] < SCHEMA_VERSION:
@@ -44,6 +45,18 @@ def open_lake(location: str) -> Folder:
             f"the lake {folder} is of an earlier version; `lakebroker init --lake` adds the columns that are new"
         )
     return folder
+
+
+def identity(lake: Folder) -> tuple[str, int]:
+    """The id of its progress, which another lake at its place has not, and its version, which never goes back. Raises LocationError."""
+    from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError
+
+    try:
+        table = DeltaTable(lake.child(REPUT_PROGRESS.name).uri)
+        return str(table.metadata().id), int(table.version())
+    except (DeltaError, OSError) as error:
+        raise LocationError(f"lake location {lake}: {error}") from error
 
 
 def _progress(lake: Folder) -> tuple[int, bool]:

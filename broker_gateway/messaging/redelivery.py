@@ -99,7 +99,8 @@ class Redelivery:
             else:
                 self._give_back(state, message, group, now)
         elif message.attempt >= group.max_attempts:
-            reason = f"not acknowledged after {message.attempt} delivery attempts"
+            # a changed invisible time may be longer or end the attempt: which it was is not known here
+            reason = f"not acknowledged after {message.attempt} delivery attempts: they expired, or the consumer gave it back"
             wait_ms = self._mover.move(state, message, reason)
             if wait_ms is not None:
                 state.withhold(message, now + wait_ms, new_delivery_id())

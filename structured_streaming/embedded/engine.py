@@ -100,6 +100,7 @@ class EmbeddedEngine:
         tell: Callable[[str], None] = lambda line: None,
         *,
         strict: bool = False,
+        repeats: bool = False,
         newer: str = "add --brokers, --namesrv or --store to include what is newer",
         stuck: Callable[[Running], None] | None = None,
         loading: Future[duckdb.DuckDBPyConnection] | None = None,
@@ -108,7 +109,8 @@ class EmbeddedEngine:
 
         With `source`, options of the data source (`brokers`, `namesrv`, `store`, …), each statement has what these logs hold
         beyond the lake too. With `as_of`, a batch's number or a time, tables are as they were then. `tell` gets lines for
-        people, also while statements run; one says how old tables alone are, and `newer` what to do. `strict`: logs that do not answer are an error. `stuck`
+        people, also while statements run; one says how old tables alone are, and `newer` what to do; with `repeats` what is otherwise told once
+        is told of each statement. `strict`: logs that do not answer are an error. `stuck`
         ends the process where nothing else ends a statement (`running.py`). `loading`: by `connecting` of this lake, begun earlier.
         Raises LakeError.
         """
@@ -116,14 +118,14 @@ class EmbeddedEngine:
             loading = loading or connecting(location)
             made.callback(given_back, loading)
             folder = open_lake(location)
-            lake, logs, past = FollowedLake(folder), None, None
+            lake, logs, past = FollowedLake(folder, repeats=repeats), None, None
             known = KnownTables(lake, with_logs=bool(source))
             if source:
                 from structured_streaming.embedded import (
                     tail,  # compiled code, and gRPC: not for tables alone
                 )
 
-                logs = tail.Logs(source, lake.committed, tell, strict=strict)
+                logs = tail.Logs(source, lake.committed, tell, strict=strict, repeats=repeats)
                 made.callback(logs.close)
             if as_of:
                 past = past_instant(folder, lake, as_of, tell, known.now().tables)

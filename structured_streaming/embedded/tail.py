@@ -39,7 +39,7 @@ _ROWS = "rows of a log"
 
 class Logs:
     """The logs that options of the data source name. `committed` says when the lake's newest batch was. Calls raise SourceError;
-    UnreachableError only when `strict`."""
+    UnreachableError only when `strict`. `repeats`: what is otherwise told once is told of each statement."""
 
     def __init__(
         self,
@@ -48,12 +48,16 @@ class Logs:
         tell: Callable[[str], None],
         *,
         strict: bool,
+        repeats: bool = False,
     ) -> None:
         self._options = SourceOptions(source)
-        self._ends = LogEnds(self._options.targets, self._options.access, self._options.name_servers, tell)
+        self._ends = LogEnds(
+            self._options.targets, self._options.access, self._options.name_servers, tell, repeats=repeats
+        )
         self._committed = committed
         self._tell = tell
         self._strict = strict
+        self._repeats = repeats
         self._told: set[str] = set()
 
     def beyond(self, instant: Instant) -> tuple[list[Tail], Erased]:
@@ -148,7 +152,7 @@ class Logs:
         self._tell(f"{error}; of it there is only what the lake holds{', ' if age else ''}{age}")
 
     def _tell_once(self, brokers: Set[str], said: Callable[[str], str]) -> None:
-        for broker in sorted(brokers - self._told):
+        for broker in sorted(brokers if self._repeats else brokers - self._told):
             self._told.add(broker)
             self._tell(said(broker))
 

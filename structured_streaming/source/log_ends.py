@@ -51,7 +51,7 @@ class LogEnds:
     """The logs at `targets`, which stay open, and those that name servers know at the time, which are asked each time. Several threads may
     ask.
 
-    `tell` gets a line about what name servers do not tell, once.
+    `tell` gets a line about what name servers do not tell: once, or with `repeats` each time.
     """
 
     def __init__(
@@ -60,12 +60,15 @@ class LogEnds:
         access: Access,
         name_servers: Sequence[str] = (),
         tell: Callable[[str], None] = lambda line: None,
+        *,
+        repeats: bool = False,
     ) -> None:
         self._named = targets
         self._targets = targets
         self._access = access
         self._name_servers = NameServers(name_servers) if name_servers else None
         self._tell = tell
+        self._repeats = repeats
         self._told: set[str] = set()
         self._opening = threading.Lock()
         self._open: dict[str, _Open] = {}
@@ -124,7 +127,7 @@ class LogEnds:
         return targets
 
     def _tell_once(self, line: str) -> None:
-        if line not in self._told:
+        if self._repeats or line not in self._told:
             self._told.add(line)
             self._tell(line)
 

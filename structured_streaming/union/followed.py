@@ -27,10 +27,11 @@ from structured_streaming.upkeep import Upkeep
 
 
 class FollowedLake:
-    """What the logs of a lake's tables say. Calls raise LakeError."""
+    """What the logs of a lake's tables say. Calls raise LakeError. `repeats`: what is otherwise said once is said each time."""
 
-    def __init__(self, folder: Folder) -> None:
+    def __init__(self, folder: Folder, *, repeats: bool = False) -> None:
         self.folder = folder
+        self._repeats = repeats
         self._logs: dict[str, TableLog] = {}
         self._ends = FollowedEnds(folder)
         self._upkeep: tuple[int, Upkeep] = -1, Upkeep()
@@ -49,12 +50,13 @@ class FollowedLake:
         return Instant(ends, versions, retired=self.retired(), hidden=self.hidden())
 
     def emptied(self, tables: Iterable[str]) -> list[str]:
-        """What is to be said of tables that others emptied, as of when their logs were read last; each once. Nothing of a lake that Spark's
+        """What is to be said of tables that others emptied, as of when their logs were read last. Nothing of a lake that Spark's
         writer commits to: there retention and a crash's repair are commits of Spark, too."""
         found = []
         for name in tables:
             taken = (self._logs.get(name) or self._followed(name)).taken
-            if taken is None or (name, taken.version) in self._told or self._is_sparks(name):
+            told = not self._repeats and taken is not None and (name, taken.version) in self._told
+            if taken is None or told or self._is_sparks(name):
                 continue
             self._told.add((name, taken.version))
             folder = self.folder.child(name)

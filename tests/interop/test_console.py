@@ -132,6 +132,13 @@ def test_a_search_by_key_finds_the_message_with_its_trace_and_what_is_newer_than
     page.get_by_test_id("key").fill("nobody")
     page.get_by_test_id("find").click()
     expect(page.get_by_test_id("said").first).to_contain_text("no message in any topic of")
+    page.goto(f"{console}topics")
+    page.get_by_test_id("topics").get_by_role("link", name="payments").click()
+    expect(page.get_by_test_id("newest").locator("tbody tr")).to_have_count(DEAD)
+    assert [row[5] for row in rows(page, "newest")] == ["p2", "p1", "p0"]
+    page.get_by_test_id("newest").get_by_role("link").first.click()
+    expect(page.get_by_test_id("copy")).to_have_text("billing")
+    expect(page.get_by_test_id("trace")).to_have_count(1)
     page.goto(f"{console}message?key=order-1&topic=other")
     expect(page.get_by_test_id("said").first).to_contain_text("no message in topic other")
 

@@ -7,12 +7,25 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 
 from broker_gateway.cli.console.errors import AskError
-from broker_gateway.cli.console.facts import Broker, Found, Freshness, Group, Names, Task, Topic, TopicStatus
+from broker_gateway.cli.console.facts import (
+    Broker,
+    Found,
+    Freshness,
+    Group,
+    Names,
+    Story,
+    Task,
+    Told,
+    Topic,
+    TopicStatus,
+)
 from broker_gateway.cli.console.lake_engine import LakeEngine
-from broker_gateway.cli.console.text import BODY
+from broker_gateway.cli.console.stories import again_as, stories, was_given_up
+from broker_gateway.cli.console.text import BODY, EXCERPT
 from broker_gateway.cli.gateway_calls import GatewayCalls, NoSuchCall, Reached, connected, within
 from broker_gateway.cli.output import Failure, fail, overheard
 from broker_gateway.cli.questions.brokers import OfBrokers
@@ -24,6 +37,8 @@ from broker_gateway.runtime.clock import now_ms
 
 MOST_MESSAGES = 20
 MOST_EVENTS = 500
+_MOST_AGAIN = 3
+"""Messages of a look-up for which it is looked what they were sent again as."""
 MOST_LETTERS = 200
 MOST_NAMES = 200_000
 """Topics or groups of a lake that are listed."""
@@ -63,6 +78,15 @@ class Places:
         """For people."""
         gateways = [] if self.reached is None else [f"gateway {self.reached.named}"]
         return ", ".join(gateways + ([] if self.lake is None else [f"lake {self.lake.location}"]))
+
+    @contextlib.contextmanager
+    def hearing(self) -> Iterator[list[str]]:
+        """What the lake tells of the questions within, in this thread: what their answers lack."""
+        if self.lake is None:
+            yield []
+            return
+        with self.lake.hearing() as told:
+            yield told
 
     @_answered()
     def brokers(self) -> tuple[Broker, ...]:
@@ -112,10 +136,10 @@ class Places:
         return totals(sorted(rows, key=lambda row: (row["consumer_group"], row["topic"])))
 
     @_answered()
-    def lag_of(self, group: str) -> list[Row]:
+    def lag_of(self, group: str) -> Told:
         """One group's lag, by queue: rows of `LAG`. Raises AskError."""
-        with self._answering() as answers:
-            return answers.lag(group, "")
+        with self._answering() as (answers, lacking):
+            return Told(tuple(answers.lag(group, "")), lacking())
 
     def lag_by_minute(self, group: str) -> dict[str, list[tuple[int, int]]]:
         """What the lake has of the group's last day, up to the newest minute in which it moved, by topic: ends of minutes in ms since
@@ -178,33 +202,76 @@ class Places:
     def found(self, key: str, topic: str) -> Found:
         """Messages of a key or id, and what happened to them, the newest first. Raises AskError."""
         wanted = Wanted(MOST_MESSAGES, key=key, topic=topic)
-        hearing: contextlib.AbstractContextManager[list[str]] = (
-            contextlib.nullcontext([]) if self.lake is None else self.lake.hearing()
-        )
-        with hearing as told, self._answering() as answers, overheard() as said:
+        with self._answering() as (answers, lacking):
             messages = answers.messages(wanted)
             events = answers.trace(wanted._replace(most=MOST_EVENTS)) if messages else []
-            lacking = [*said, *answers.cut_off, *filter(None, [answers.age()])]
+            said = lacking()
+            found = self._sent_again(answers, stories(messages, events))
             if not messages:
-                lacking.append(f"no message {answers.looked(topic)}")
-        return Found(tuple(messages), tuple(events), tuple(dict.fromkeys(lacking + told)))
+                said += (f"no message {answers.looked(topic)}",)
+        return Found(tuple(found), len(messages), said)
 
     @_answered()
-    def dead_letters(self, group: str) -> list[Row]:
+    def newest(self, topic: str) -> Told:
+        """Messages of a topic, the newest first, with the beginning of bodies: rows of `MESSAGES`. Raises AskError."""
+        wanted, said = Wanted(MOST_MESSAGES, topic=topic), tuple[str, ...]()
+        rows: list[Row] = []
+        if self.reached is not None:  # whose logs have the newest
+            try:
+                rows = OfBrokers(self.reached, EXCERPT).messages(wanted)
+            except Failure as failure:
+                if self.lake is None:
+                    raise
+                said = (failure.message,)
+            if self.lake is None or len(rows) == MOST_MESSAGES:
+                return Told(tuple(rows))
+        try:
+            with self._answering(EXCERPT) as (answers, lacking):
+                return Told(tuple(answers.messages(wanted)), tuple(dict.fromkeys((*said, *lacking()))))
+        except AskError as error:
+            if self.reached is None or said:
+                raise
+            return Told(tuple(rows), (f"{error}; shown is what brokers have",))
+
+    @_answered()
+    def dead_letters(self, group: str) -> Told:
         """A group's, with cut bodies: rows of `DEAD_LETTERS`. Raises AskError."""
-        with self._answering() as answers:
-            return answers.dead_letters(group, _EVERY, MOST_LETTERS)
+        with self._answering(EXCERPT) as (answers, lacking):
+            return Told(tuple(answers.dead_letters(group, _EVERY, MOST_LETTERS)), lacking())
 
     @contextlib.contextmanager
-    def _answering(self) -> Iterator[Answers]:
+    def _answering(self, most_body: int = BODY) -> Iterator[tuple[Answers, Callable[[], tuple[str, ...]]]]:
+        """Who answers, and what tells what the answers until then lack."""
         from broker_gateway.cli.questions.lake import OfLake
 
+        with contextlib.ExitStack() as held:
+            told = held.enter_context(self.hearing())
+            if self.lake is None:
+                assert self.reached is not None
+                answers: Answers = OfBrokers(self.reached, most_body)
+            else:
+                engine = held.enter_context(self.lake.asked())
+                answers = OfLake(engine, self.named, alone=self.reached is None, most_body=most_body)
+            said = held.enter_context(overheard())
+
+            def lacking() -> tuple[str, ...]:
+                return tuple(dict.fromkeys([*said, *answers.cut_off, *filter(None, [answers.age()]), *told]))
+
+            yield answers, lacking
+
+    def _sent_again(self, answers: Answers, found: list[Story]) -> list[Story]:
+        """With what dead letters were sent again as, also where it is not among what was found. It has their keys, by which a lake
+        finds it; a broker would read its log for it."""
         if self.lake is None:
-            assert self.reached is not None
-            yield OfBrokers(self.reached, BODY)
-            return
-        with self.lake.asked() as engine:
-            yield OfLake(engine, self.named, alone=self.reached is None, most_body=BODY)
+            return found
+        asked = [story for story in found if not story.again and was_given_up(story)][:_MOST_AGAIN]
+        for story in asked:
+            first = story.messages[0]
+            if first["keys"] and not first["topic"].startswith(DLQ_PREFIX):
+                wanted = Wanted(MOST_MESSAGES, key=first["keys"][0], topic=first["topic"])
+                again = again_as(first["message_id"], answers.messages(wanted))
+                found[found.index(story)] = replace(story, again=again)
+        return found
 
     def _gateways(self) -> Iterator[GatewayCalls]:
         return iter(()) if self.reached is None else self.reached.all()

@@ -122,7 +122,7 @@ def _console(
     token_file: Path | None,
     tls_ca: Path | None,
 ) -> Console:
-    """Ends the command for places that cannot be used; a gateway that is away is none."""
+    """Ends the command for places that cannot be used; a gateway that is away, or a lake that is not made yet, is none."""
     from broker_gateway.cli.console.asking import Places
     from broker_gateway.cli.console.lake_engine import LakeEngine
     from broker_gateway.cli.console.poll import Poll
@@ -148,12 +148,17 @@ def _console(
 
 
 def _check_lake(lake: str) -> None:
-    from structured_streaming.errors import LakeError
-    from structured_streaming.lake import open_lake
+    from broker_gateway.cli.console.lake_engine import NOT_YET
+    from structured_streaming.errors import LakeError, NoLakeError
+    from structured_streaming.lake import checked_place, open_lake
 
     need_embedded(f"--lake {lake}", lake)
     try:
-        open_lake(lake)
+        try:
+            open_lake(lake)
+        except NoLakeError:
+            checked_place(lake)  # where there can be none, it is of no use to wait for one
+            warn([NOT_YET.format(lake)])
     except LakeError as error:
         fail(str(error))
 

@@ -95,10 +95,28 @@ class Freshness(NamedTuple):
     behind_bytes: int
 
 
+class Told(NamedTuple):
+    """Rows of an answer; `said` is what it lacks."""
+
+    rows: tuple[Row, ...]
+    said: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True, slots=True)
-class Found:
-    """What a look-up answered: rows of `MESSAGES` with cut bodies, and of `TRACE`; `said` is what the answer lacks."""
+class Story:
+    """A message: rows of `MESSAGES` with cut bodies, of one id. `copies` are those among dead letters; where there is nothing else,
+    one of them is the message. `trace`: rows of `TRACE`. `again`: what it was sent again as."""
 
     messages: tuple[Row, ...]
-    trace: tuple[Row, ...]
+    copies: tuple[Row, ...] = ()
+    trace: tuple[Row, ...] = ()
+    again: tuple[Row, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a look-up answered, of so many `messages`; `said` is what the answer lacks."""
+
+    stories: tuple[Story, ...]
+    messages: int
     said: tuple[str, ...]

@@ -18,19 +18,37 @@ STATEMENT_S = 20.0
 """What a statement may take."""
 AGAIN_S = 5.0
 """For so long a lake that could not be opened is not tried again."""
+LOOKED_S = 5.0
+"""For so long a lake is taken for the one that it was."""
+NOT_YET = (
+    "no lake yet at {}: the reput makes it when it has started, or `lakebroker init`; it is looked for again"
+)
 _MEMORY = 512 << 20
 _MOST_TOLD = 20
 _heard: ContextVar[list[str] | None] = ContextVar("heard", default=None)
 
 
+class _Opened:
+    """An engine, and how many ask it; one that is `retired` is closed by the last of them."""
+
+    def __init__(self, engine: EmbeddedEngine, identity: tuple[str, int]) -> None:
+        self.engine = engine
+        self.identity = identity
+        self.users = 0
+        self.retired = False
+
+
 class LakeEngine:
-    """Over the lake at `location` and, with `source`, what logs hold beyond it. Statements may run at a time."""
+    """Over the lake at `location` and, with `source`, what logs hold beyond it. Statements may run at a time. A lake that is made anew at
+    its place is opened anew."""
 
     def __init__(self, location: str, source: Mapping[str, str]) -> None:
         self.location = location
         self._source = dict(source)
         self._lock = threading.Lock()
-        self._engine: EmbeddedEngine | None = None
+        self._opened: _Opened | None = None
+        self._looked = 0.0
+        """When its identity was looked at, by the monotonic clock."""
         self._failed = ""
         self._again = 0.0
 
@@ -39,11 +57,18 @@ class LakeEngine:
         """Raises AskError where it cannot be opened, or where what is done within raises LakeError."""
         from structured_streaming.errors import LakeError
 
-        engine = self._opened()
+        opened = self._taken()
         try:
-            yield engine
+            yield opened.engine
         except LakeError as error:
-            raise AskError(str(error)) from error
+            why = "the lake was made anew meanwhile: ask again" if opened.retired else str(error)
+            raise AskError(why) from error
+        finally:
+            with self._lock:
+                opened.users -= 1
+                ends = opened.retired and not opened.users
+            if ends:
+                opened.engine.close()
 
     def rows(self, statement: str, given: Mapping[str, object] | None = None) -> list[dict[str, Any]]:
         """Those of a statement. Raises AskError."""
@@ -63,33 +88,69 @@ class LakeEngine:
 
     def close(self) -> None:
         """Ends what is under way."""
-        engine, self._engine = self._engine, None
-        if engine is not None:
-            engine.close()
+        opened, self._opened = self._opened, None
+        if opened is not None:
+            opened.engine.close()
 
-    def _opened(self) -> EmbeddedEngine:
-        from structured_streaming.embedded.engine import EmbeddedEngine
-        from structured_streaming.embedded.limits import Limits
-        from structured_streaming.errors import LakeError
-
+    def _taken(self) -> _Opened:
         if not self._lock.acquire(timeout=STATEMENT_S):
             raise AskError(f"the lake {self.location} is being opened for more than {STATEMENT_S:.0f} s")
         try:
-            if self._engine is not None:
-                return self._engine
-            if time.monotonic() < self._again:
-                raise AskError(self._failed)
-            limits = Limits(memory_bytes=_MEMORY, seconds=STATEMENT_S)
-            try:
-                self._engine = EmbeddedEngine.open(
-                    self.location, limits, source=self._source or None, tell=_tell
-                )
-            except LakeError as error:
-                self._failed, self._again = str(error), time.monotonic() + AGAIN_S
-                raise AskError(self._failed) from error
-            return self._engine
+            self._look()
+            opened = self._opened = self._opened or self._open()
+            opened.users += 1
+            return opened
         finally:
             self._lock.release()
+
+    def _look(self) -> None:
+        """Lets go of the engine where there is another lake by now, or none."""
+        from structured_streaming.errors import LakeError
+        from structured_streaming.lake import identity
+        from structured_streaming.storage.location import lake_folder
+
+        opened, now = self._opened, time.monotonic()
+        if opened is None or now < self._looked + LOOKED_S:
+            return
+        self._looked = now
+        try:
+            name, version = identity(lake_folder(self.location))
+        except LakeError:
+            name, version = "", -1
+        if name == opened.identity[0] and version >= opened.identity[1]:
+            opened.identity = name, version
+            return
+        self._opened = None
+        opened.retired = True
+        if opened.users:
+            opened.engine.cancel()
+        else:
+            opened.engine.close()
+
+    def _open(self) -> _Opened:
+        from structured_streaming.embedded.engine import EmbeddedEngine
+        from structured_streaming.embedded.limits import Limits
+        from structured_streaming.errors import LakeError, NoLakeError
+        from structured_streaming.lake import identity
+        from structured_streaming.storage.location import lake_folder
+
+        if time.monotonic() < self._again:
+            raise AskError(self._failed)
+        limits = Limits(memory_bytes=_MEMORY, seconds=STATEMENT_S)
+        try:
+            known = identity(lake_folder(self.location))
+        except LakeError:  # which opening says better
+            known = "", -1
+        try:
+            engine = EmbeddedEngine.open(
+                self.location, limits, source=self._source or None, tell=_tell, repeats=True
+            )
+        except LakeError as error:
+            self._failed = NOT_YET.format(self.location) if isinstance(error, NoLakeError) else str(error)
+            self._again = time.monotonic() + AGAIN_S
+            raise AskError(self._failed) from error
+        self._looked = time.monotonic()
+        return _Opened(engine, known)
 
 
 def _tell(line: str) -> None:

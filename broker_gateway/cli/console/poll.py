@@ -44,6 +44,8 @@ class Fact(Generic[T]):
     at_s: float | None = None
     """When it was answered, by the monotonic clock."""
     error: str = ""
+    said: tuple[str, ...] = ()
+    """What the answer lacks."""
 
     def age_s(self) -> float | None:
         """None before the first answer."""
@@ -61,10 +63,11 @@ class Watched:
 
 
 class Queues(NamedTuple):
-    """Of a group: rows of `LAG`, or why there are none."""
+    """Of a group: rows of `LAG` and what they lack, or why there are none."""
 
     rows: tuple[Row, ...]
     error: str = ""
+    said: tuple[str, ...] = ()
 
 
 class Poll:
@@ -142,8 +145,9 @@ class Poll:
             soon.clear()
             began = time.monotonic()
             try:
-                fact.value = ask()
-                fact.at_s, fact.error = time.monotonic(), ""
+                with self._places.hearing() as said:
+                    fact.value = ask()
+                fact.at_s, fact.error, fact.said = time.monotonic(), "", tuple(said)
             except AskError as error:
                 fact.error = str(error)
             except Exception as error:  # else the page would show for ever what was
@@ -188,7 +192,8 @@ class Poll:
 
     def _queues_of(self, group: str) -> Queues:
         try:
-            return Queues(tuple(self._places.lag_of(group)))
+            found = self._places.lag_of(group)
+            return Queues(found.rows, said=found.said)
         except AskError as error:
             return Queues((), str(error))
 

@@ -12,6 +12,10 @@ CELL = 200
 """Characters of a cell."""
 BODY = 65_536
 """Bytes of a body."""
+EXCERPT = 400
+"""Bytes of a body that a list begins with."""
+UNKNOWN = "unknown"
+"""Of a figure that cannot be told."""
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
@@ -44,6 +48,11 @@ def shown_body(body: bytes | None) -> str:
     return printable(body[:BODY].decode("utf-8", "backslashreplace"), keep="\n\t")
 
 
+def excerpt(body: bytes | None) -> str:
+    """What a list has of a body, in one line."""
+    return shown(shown_body((body or b"")[:EXCERPT]).replace("\n", " "), 60)
+
+
 def cut_said(count: int | None) -> str:
     """How large a body of so many bytes is, and what is shown of it; None: it is not known."""
     if count is None:
@@ -66,12 +75,12 @@ def size(count: float | None) -> str:
 
 def number(count: float | None) -> str:
     """A count with thousands divided; `unknown` for None."""
-    return "unknown" if count is None else f"{count:,.0f}"
+    return UNKNOWN if count is None else f"{count:,.0f}"
 
 
 def rate(per_s: float | None) -> str:
     """Per second; `unknown` for None, and for what is no number."""
-    return "unknown" if per_s is None or not math.isfinite(per_s) else f"{per_s:,.1f}/s"
+    return UNKNOWN if per_s is None or not math.isfinite(per_s) else f"{per_s:,.1f}/s"
 
 
 def duration(seconds: float | None) -> str:

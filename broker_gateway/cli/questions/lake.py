@@ -31,6 +31,9 @@ _PLACE = "broker, log_id, topic, physical_offset"
 _MESSAGE = "queue_id, queue_offset, message_id, tag, keys, store_timestamp, {body} AS body, octet_length(body) AS body_bytes, properties"
 _REACHED = "(sys_flag & 12) IN (0, 8)"
 """Of `messages`: no half message, and none that was rolled back, which are in no queue."""
+_NEWEST = "ORDER BY store_timestamp DESC, physical_offset DESC"
+_WINDOWS = (64 << 20, 4 << 30)
+"""Bytes of a log, from its end, in which its newest messages of a topic are looked for before all of it is."""
 _SINCE = "CAST({} AS TIMESTAMP) >= $since"
 """So that it has no part in the choice of files, of which DuckDB opens all else."""
 _UNTIL = "CAST({} AS TIMESTAMP) {} $until"
@@ -194,12 +197,40 @@ class OfLake:
             fail(f"--tag: {error}", 2)
         conditions = ["topic = $topic", _REACHED, *_narrowed(wanted)]
         conditions += ["list_contains($tags, tag)"] if tags else []
+        given = _given(
+            topic=wanted.topic, tags=tags, queue=wanted.queue, since=wanted.since, until=wanted.until
+        )
+        if self._alone and wanted.until is None:
+            return self._newest(conditions, given, wanted.most)
         return self._asked(
-            f"SELECT {_PLACE} FROM messages WHERE {' AND '.join(conditions)} "
-            f"ORDER BY store_timestamp DESC, physical_offset DESC LIMIT {wanted.most:d}",
-            _given(topic=wanted.topic, tags=tags, queue=wanted.queue, since=wanted.since, until=wanted.until),
+            f"SELECT {_PLACE} FROM messages WHERE {' AND '.join(conditions)} {_NEWEST} LIMIT {wanted.most:d}",
+            given,
             _all_places,
         )
+
+    def _newest(self, conditions: Sequence[str], given: Mapping[str, object], most: int) -> list[_Place]:
+        """Of each log the newest that are wanted, of these the newest: from the log's end backwards, so that files with what is
+        before are passed over."""
+        logs = self._rows(
+            "SELECT broker, log_id, max(end_offset) AS end_offset FROM reput_progress GROUP BY broker, log_id",
+            {},
+        )
+        found: list[tuple[datetime, _Place]] = []
+        for log in logs:
+            of_log: list[tuple[datetime, _Place]] = []
+            for window in (*_WINDOWS, log["end_offset"]):
+                begin = max(log["end_offset"] - window, 0)
+                where = [*conditions, "broker = $broker", "log_id = $log_id", f"physical_offset >= {begin:d}"]
+                rows = self._rows(
+                    f"SELECT {_PLACE}, store_timestamp FROM messages WHERE {' AND '.join(where)} {_NEWEST} LIMIT {most:d}",
+                    {**given, "broker": log["broker"], "log_id": log["log_id"]},
+                )
+                of_log = [(row["store_timestamp"], _place(row)) for row in rows]
+                if len(of_log) == most or not begin:
+                    break
+            found += of_log
+        found.sort(key=lambda each: (each[0], each[1].physical_offset), reverse=True)
+        return [place for _, place in found[:most]]
 
     def _there(self, places: Sequence[_Place], columns: str) -> dict[_Place, Row]:
         """What stands at places, by place."""

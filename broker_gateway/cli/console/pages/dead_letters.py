@@ -10,11 +10,24 @@ from nicegui import ui
 
 from broker_gateway.cli.console.asking import MOST_LETTERS
 from broker_gateway.cli.console.errors import AskError
-from broker_gateway.cli.console.pages.parts import Column, Note, Pages, Table, card, frame, refreshed, watched
+from broker_gateway.cli.console.pages.parts import (
+    LOADING,
+    NOT_KNOWN,
+    Column,
+    Note,
+    Pages,
+    Table,
+    card,
+    frame,
+    message_link,
+    refreshed,
+    unanswered,
+    watched,
+)
 from broker_gateway.cli.console.poll import Watched
 from broker_gateway.cli.console.replays import Place, Plan
 from broker_gateway.cli.console.server import Console
-from broker_gateway.cli.console.text import number, shown, shown_body, when, when_ms
+from broker_gateway.cli.console.text import excerpt, number, shown, when, when_ms
 from broker_gateway.cli.output import counted
 from broker_gateway.cli.questions.rows import Row
 from broker_gateway.metadata.names import dead_letter_topic
@@ -57,8 +70,9 @@ def _build(console: Console) -> None:
 
     def show() -> None:
         note.show(poll.names, poll.topics)
-        shown_now[:] = pages.of(poll.names.value.dead, str)
-        table.show([_group(console, each) for each in shown_now])
+        instead = unanswered(poll.names)
+        shown_now[:] = pages.of(poll.names.value.dead, str, instead)
+        table.show([_group(console, each) for each in shown_now], instead)
         tell()
 
     tell = watched(console, lambda: Watched(topics=frozenset(map(dead_letter_topic, shown_now))))
@@ -79,7 +93,7 @@ class _Letters:
         self._problem = ui.label().classes("lb-bad").props("data-testid=letters-problem role=alert")
         self._problem.visible = False
         with card(f"Dead letters of {shown(group)}"):
-            self._said = ui.label("…").classes("lb-note").props("data-testid=letters-count")
+            self._said = ui.label(LOADING).classes("lb-note").props("data-testid=letters-count")
             allowed = console.replays.allowed
             self._letters = Table(
                 (*_LETTERS, _AGAIN) if allowed else _LETTERS,
@@ -110,14 +124,19 @@ class _Letters:
 
     async def _ask(self) -> None:
         try:
-            rows = await self._console.workers.ask(lambda: self._console.places.dead_letters(self._group))
+            found = await self._console.workers.ask(lambda: self._console.places.dead_letters(self._group))
         except AskError as error:
             self._fail(error)
+            if not self._letters.table.rows:
+                self._said.text = NOT_KNOWN
+                self._letters.show((), NOT_KNOWN)
             return
         self._problem.visible = False
-        most = f"the first {MOST_LETTERS} are shown" if len(rows) >= MOST_LETTERS else ""
-        self._said.text = most or counted(len(rows), "dead letter")
-        self._letters.show([_letter(self._console, row) for row in rows])
+        most = f"the first {MOST_LETTERS} are shown" if len(found.rows) >= MOST_LETTERS else ""
+        self._said.text = shown(
+            "; ".join([most or counted(len(found.rows), "dead letter"), *found.said]), 2000
+        )
+        self._letters.show([_letter(self._console, row) for row in found.rows])
 
     async def _replay_chosen(self) -> None:
         said = [row.get("id") for row in self._letters.table.selected if isinstance(row, dict)]
@@ -218,11 +237,13 @@ def _letter(console: Console, row: Row) -> dict[str, Any]:
         "again": when_ms(console.replays.sent_ms(row["consumer_group"], place)),
         "at": when(row["dead_lettered_timestamp"]),
         "message_id": shown(row["message_id"]),
-        "message_id_link": f"/message?{urlencode({'key': row['message_id'], 'topic': dead_letter_topic(row['consumer_group'])})}",
+        "message_id_link": message_link(
+            console, str(row["message_id"]), dead_letter_topic(row["consumer_group"])
+        ),
         "topic": "unknown" if row["topic"] is None else shown(row["topic"]),
         "keys": shown(" ".join(row["keys"])),
         "attempts": number(row["attempts"]),
         "reason": "unknown" if row["reason"] is None else shown(row["reason"]),
-        "body": shown(shown_body((row["body"] or b"")[:400]).replace("\n", " "), 60),
+        "body": excerpt(row["body"]),
         "bytes": number(row["body_bytes"]),
     }

@@ -9,6 +9,8 @@ from nicegui import ui
 from broker_gateway.cli.console.errors import AskError
 from broker_gateway.cli.console.facts import Group
 from broker_gateway.cli.console.pages.parts import (
+    LOADING,
+    NOT_KNOWN,
     Column,
     Lines,
     Note,
@@ -17,11 +19,12 @@ from broker_gateway.cli.console.pages.parts import (
     card,
     frame,
     refreshed,
+    unanswered,
     watched,
 )
 from broker_gateway.cli.console.poll import Watched
 from broker_gateway.cli.console.server import Console
-from broker_gateway.cli.console.text import number, shown, when
+from broker_gateway.cli.console.text import UNKNOWN, number, shown, when
 from broker_gateway.cli.questions.rows import Row
 
 _STALE_S = 120.0
@@ -65,8 +68,9 @@ def _build(console: Console) -> None:
 
     def show() -> None:
         note.show(poll.names, poll.lag)
-        shown_now[:] = pages.of(poll.names.value.groups, lambda group: group.name)
-        table.show([_row(each, poll.lag.value.get(each.name)) for each in shown_now])
+        instead = unanswered(poll.names)
+        shown_now[:] = pages.of(poll.names.value.groups, lambda group: group.name, instead)
+        table.show([_row(each, poll.lag.value.get(each.name)) for each in shown_now], instead)
         tell()
 
     tell = watched(console, lambda: Watched(groups=frozenset(each.name for each in shown_now)))
@@ -74,7 +78,8 @@ def _build(console: Console) -> None:
         pages = Pages("groups", show)
         table = Table(_COLUMNS, key="name", test_id="groups", empty="no consumer groups")
         ui.label(
-            "Lag: messages that a group has not settled. A queue is unknown from which the group settled nothing yet."
+            f"Lag: messages that a group has not settled. It is {UNKNOWN} of queues on which the group has committed nothing, or of "
+            "which there is no message."
         ).classes("lb-note")
     refreshed(show)
 
@@ -91,6 +96,8 @@ async def _build_one(console: Console, group: str) -> None:
     with card("By queue"):
         failed = ui.label().classes("lb-bad").props("data-testid=queues-problem")
         failed.visible = False
+        said = ui.label().classes("lb-note").props("data-testid=queues-said")
+        said.visible = False
         queues = Table(_QUEUES, key="id", test_id="queues", empty="this group has read nothing yet")
         more = ui.label().classes("lb-note")
         more.visible = False
@@ -100,16 +107,20 @@ async def _build_one(console: Console, group: str) -> None:
 
     def show() -> None:
         note.show(poll.names, poll.lag, poll.queues)
-        rows = poll.lag.value.get(group, [])
-        known = [row["lag"] for row in rows if row["lag"] is not None]
-        total.text = f"now {number(sum(known))}" if known else "not known yet"
+        rows = poll.lag.value.get(group)
+        total.text = (NOT_KNOWN if poll.lag.error else LOADING) if rows is None else f"now {_sum(rows)}"
         lag.show(_lines(past, poll.history.lag(group)))
         found = poll.queues.value.get(group)
         if found is None:
+            if poll.queues.error:
+                queues.show((), NOT_KNOWN)
             return
         why = found.error or unknown_past
         failed.text, failed.visible = shown(why, 1000), bool(why)
-        if not found.error:
+        said.text, said.visible = shown("; ".join(found.said), 2000), bool(found.said)
+        if found.error:
+            queues.show(queues.table.rows, NOT_KNOWN)
+        else:
             queues.show([_queue(row) for row in found.rows[:_MOST_QUEUES]])
             more.text = f"The first {_MOST_QUEUES:,} of {len(found.rows):,} queues are shown."
             more.visible = len(found.rows) > _MOST_QUEUES
@@ -140,12 +151,16 @@ def _lines(
     return {topic: joined[topic] for topic in joined if topic in furthest}
 
 
+def _sum(lag: list[Row]) -> str:
+    known = [row["lag"] for row in lag if row["lag"] is not None]
+    return number(sum(known) if known else None)
+
+
 def _row(group: Group, lag: list[Row] | None) -> dict[str, str]:
-    known = [row["lag"] for row in lag or () if row["lag"] is not None]
     return {
         "name": shown(group.name),
         "name_link": f"/groups?{urlencode({'group': group.name})}",
-        "lag": "" if lag is None else number(sum(known)) if known else "unknown",
+        "lag": "" if lag is None else _sum(lag),
         "topics": "" if lag is None else number(len(lag)),
         "unknown": "" if lag is None else number(sum(row["unknown"] for row in lag)),
         "order": "" if group.fifo is None else "in order" if group.fifo else "any",

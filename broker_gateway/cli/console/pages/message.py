@@ -1,17 +1,23 @@
-"""A message by key or id, with its body, its properties and what happened to it."""
+"""A message by key or id, with its body, its properties and what happened to it; and the newest messages of a topic."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from urllib.parse import urlencode
 
 from nicegui import ui
 
 from broker_gateway.cli.console.asking import MOST_MESSAGES
 from broker_gateway.cli.console.errors import AskError
-from broker_gateway.cli.console.facts import Found
-from broker_gateway.cli.console.pages.parts import Column, Table, card, frame, heading, watched
+from broker_gateway.cli.console.facts import Found, Told
+from broker_gateway.cli.console.pages.parts import Column, Table, card, frame, heading, message_link, watched
 from broker_gateway.cli.console.poll import Watched
 from broker_gateway.cli.console.server import Console
-from broker_gateway.cli.console.text import cut_said, given, number, shown, shown_body, when
+from broker_gateway.cli.console.stories import again_from
+from broker_gateway.cli.console.text import cut_said, excerpt, given, number, shown, shown_body, when
 from broker_gateway.cli.questions.rows import Row
+from broker_gateway.metadata.names import DLQ_PREFIX
 
 _MOST = 256
 _TRACE = (
@@ -23,6 +29,16 @@ _TRACE = (
     Column("topic", "topic"),
     Column("queue", "queue", number=True),
     Column("offset", "offset", number=True),
+)
+_NEWEST = (
+    Column("at", "stored (UTC)"),
+    Column("message_id", "message id", link=True),
+    Column("queue", "queue", number=True),
+    Column("offset", "offset", number=True),
+    Column("tag", "tag"),
+    Column("keys", "keys"),
+    Column("body", "body"),
+    Column("bytes", "bytes", number=True),
 )
 _PROPERTIES = (Column("name", "property", wide=True), Column("value", "value", wide=True))
 
@@ -50,18 +66,18 @@ def _build(console: Console, key: str, topic: str) -> None:
         wanted, of = given(asked.value, _MOST), given(named.value, _MOST)
         problem.visible = False
         found.clear()
-        if not wanted or not (of or of_all):
+        if not of and not (wanted and of_all):
             go.props(remove="loading")
             problem.text = (
-                "give a key or message id"
-                if not wanted
-                else "give the topic: a broker searches in one; a lake (--lake) has an index of all"
+                "give the topic: a broker searches in one; a lake (--lake) has an index of all"
+                if wanted
+                else "give a key or message id; or a topic alone, for its newest messages"
             )
             problem.visible = True
             return
         go.props("loading")
         try:
-            answer = await console.workers.ask(lambda: console.places.found(wanted, of))
+            show = await console.workers.ask(lambda: _answer(console, wanted, of))
         except AskError as error:
             if mine == newest:
                 problem.text, problem.visible = shown(error, 1000), True
@@ -71,7 +87,7 @@ def _build(console: Console, key: str, topic: str) -> None:
                 go.props(remove="loading")
         if mine == newest:
             with found:
-                _show(answer)
+                show()
 
     with card("A message by key or id"), ui.element("div").classes("lb-row"):
         asked = (
@@ -90,26 +106,73 @@ def _build(console: Console, key: str, topic: str) -> None:
     problem = ui.label().classes("lb-bad").props("data-testid=message-problem role=alert")
     problem.visible = False
     found = ui.element("div").classes("lb-main").style("padding: 0")
-    if key:
+    if key or topic:
         ui.timer(0.1, search, once=True)
 
 
-def _show(answer: Found) -> None:
-    for said in answer.said:
+def _answer(console: Console, key: str, topic: str) -> Callable[[], None]:
+    """What shows it. Raises AskError."""
+    if key:
+        return partial(_show, console, console.places.found(key, topic))
+    return partial(_show_newest, console, console.places.newest(topic), topic)
+
+
+def _say(lines: tuple[str, ...]) -> None:
+    for said in lines:
         ui.label(shown(said, 1000)).classes("lb-note").props("data-testid=said")
-    if len(answer.messages) >= MOST_MESSAGES:
+
+
+def _show_newest(console: Console, answer: Told, topic: str) -> None:
+    _say(answer.said)
+    with card(f"Newest messages of {shown(topic)}"):
+        most = f"the newest {MOST_MESSAGES}" if len(answer.rows) >= MOST_MESSAGES else "all that there are"
+        if answer.rows:
+            ui.label(most).classes("lb-note")
+        Table(_NEWEST, key="id", test_id="newest", empty="no messages").show(
+            [_listed(console, at, row) for at, row in enumerate(answer.rows)]
+        )
+
+
+def _show(console: Console, answer: Found) -> None:
+    _say(answer.said)
+    if answer.messages >= MOST_MESSAGES:
         ui.label(f"The newest {MOST_MESSAGES} messages are shown.").classes("lb-note")
-    for row in answer.messages:
+    for story in answer.stories:
         with card():
-            _show_message(row)
-            events = [event for event in answer.trace if event["message_id"] == row["message_id"]]
+            for row in story.messages:
+                _show_message(console, row)
+            for row in story.copies:
+                _show_copy(row)
+            for row in story.again:
+                said = f"sent again at {when(row['store_timestamp'])} UTC as"
+                to = message_link(console, row["message_id"], row["topic"])
+                _show_again(said, row["message_id"], to, "again-as")
             heading("What happened to it")
             Table(_TRACE, key="id", test_id="trace", empty="nothing is known").show(
-                [_event(at, event) for at, event in enumerate(events)]
+                [_event(at, event) for at, event in enumerate(story.trace)]
             )
 
 
-def _show_message(row: Row) -> None:
+def _show_copy(row: Row) -> None:
+    group = row["topic"].removeprefix(DLQ_PREFIX)
+    place = f"queue {number(row['queue_id'])}, offset {number(row['queue_offset'])}"
+    with ui.element("div").classes("lb-row lb-gap"):
+        ui.label(f"dead letter since {when(row['store_timestamp'])} UTC, {place}, of group").classes(
+            "lb-note"
+        )
+        ui.link(shown(group), f"/dead-letters?{urlencode({'group': group})}").classes(
+            "lb-link lb-text"
+        ).props("data-testid=copy")
+
+
+def _show_again(said: str, message_id: str, to: str, test_id: str) -> None:
+    """A message that this one is sent again from, or as."""
+    with ui.element("div").classes("lb-row lb-gap"):
+        ui.label(said).classes("lb-note")
+        ui.link(shown(message_id), to).classes("lb-link lb-text").props(f"data-testid={test_id}")
+
+
+def _show_message(console: Console, row: Row) -> None:
     heading(f"{shown(row['topic'])} · {shown(row['message_id'])}")
     facts = {
         "stored": f"{when(row['store_timestamp'])} UTC",
@@ -121,6 +184,8 @@ def _show_message(row: Row) -> None:
     }
     said = " · ".join(f"{name} {value}" for name, value in facts.items() if value)
     ui.label(said).classes("lb-note lb-text").props("data-testid=facts")
+    if before := again_from(row):
+        _show_again("sent again from", before, message_link(console, before, row["topic"]), "again-from")
     ui.label(cut_said(row["body_bytes"])).classes("lb-note").props("data-testid=size")
     ui.label(shown_body(row["body"])).classes("lb-body").props("data-testid=body dir=ltr")
     properties = sorted(row["properties"].items())
@@ -128,6 +193,21 @@ def _show_message(row: Row) -> None:
         Table(_PROPERTIES, key="name", test_id="properties").show(
             [{"name": shown(name), "value": shown(value, 2000)} for name, value in properties[:200]]
         )
+
+
+def _listed(console: Console, at: int, row: Row) -> dict[str, str | int]:
+    return {
+        "id": at,
+        "at": when(row["store_timestamp"]),
+        "message_id": shown(row["message_id"]),
+        "message_id_link": message_link(console, row["message_id"], row["topic"]),
+        "queue": number(row["queue_id"]),
+        "offset": number(row["queue_offset"]),
+        "tag": shown(row["tag"]),
+        "keys": shown(" ".join(row["keys"])),
+        "body": excerpt(row["body"]),
+        "bytes": number(row["body_bytes"]),
+    }
 
 
 def _event(at: int, event: Row) -> dict[str, str | int]:

@@ -7,7 +7,17 @@ from datetime import UTC, datetime
 from nicegui import ui
 
 from broker_gateway.cli.console.facts import Broker
-from broker_gateway.cli.console.pages.parts import Column, Lines, Note, Table, card, frame, refreshed, watched
+from broker_gateway.cli.console.pages.parts import (
+    Column,
+    Lines,
+    Note,
+    Table,
+    card,
+    frame,
+    refreshed,
+    unanswered,
+    watched,
+)
 from broker_gateway.cli.console.poll import Watched
 from broker_gateway.cli.console.server import Console
 from broker_gateway.cli.console.text import duration, number, rate, shown, size, when
@@ -51,7 +61,7 @@ def _build(console: Console) -> None:
     note = Note("brokers", _STALE_S)
     tiles = _Tiles(with_brokers)
     with card("Brokers") if with_brokers else card("Lake alone: no gateway was named"):
-        brokers = Table(_BROKERS, key="address", test_id="brokers", empty="no answer yet")
+        brokers = Table(_BROKERS, key="address", test_id="brokers", empty="no broker is known")
         brokers.table.visible = with_brokers
     if with_brokers:
         with card("Messages a second, of all brokers"):
@@ -68,7 +78,7 @@ def _build(console: Console) -> None:
     def show() -> None:
         note.show(poll.brokers, poll.names)
         tiles.show(console)
-        brokers.show([_row(each) for each in poll.brokers.value])
+        brokers.show([_row(each) for each in poll.brokers.value], unanswered(poll.brokers))
         if with_brokers:
             found = poll.history.rates()
             rates.show({"in": found["in"], "out": found["out"]})
@@ -84,7 +94,8 @@ def _build(console: Console) -> None:
                     "behind": size(each.behind_bytes),
                 }
                 for each in poll.freshness.value
-            ]
+            ],
+            unanswered(poll.freshness),
         )
 
     refreshed(show)

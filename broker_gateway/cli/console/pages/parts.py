@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
+from urllib.parse import urlencode
 
 from nicegui import context, ui
 
@@ -21,6 +22,11 @@ PAGES = (
     ("/tasks", "Tasks"),
 )
 REFRESH_S = 1.0
+LOADING = "loading…"
+"""Of what was not answered yet."""
+NOT_KNOWN = "not known: the reason is above"
+"""Of what was asked for, and could not be answered."""
+_OF_NONE = "no-data-label"
 _MOST_SEARCHED = 255
 """Characters of a search."""
 _COLOURS = ("#2f6f9f", "#c2703d", "#3f8f6b", "#8a63a8", "#b0894a", "#5b6b7b", "#a84f5f", "#4a9aa8")
@@ -47,6 +53,7 @@ body { background: var(--page); color: var(--ink); font-family: system-ui, -appl
 .lb-tile .k { color: var(--soft); font-size: 12px }
 .lb-note { color: var(--soft); font-size: 12px }
 .lb-bad { color: var(--bad); background: var(--badbg); border-radius: 6px; padding: 8px 12px; width: 100%; overflow-wrap: anywhere }
+.lb-gap { margin-top: 6px }
 .lb-text { unicode-bidi: isolate; overflow-wrap: anywhere }
 .lb-body { font-family: ui-monospace, "DejaVu Sans Mono", monospace; font-size: 12.5px; white-space: pre-wrap; overflow-wrap: anywhere; max-height: 420px; overflow: auto; border: 1px solid var(--line); border-radius: 6px; padding: 10px; width: 100%; unicode-bidi: isolate }
 .lb-link, .lb-table a { color: var(--link); text-decoration: none }
@@ -117,6 +124,12 @@ def watched(console: Console, what: Callable[[], Watched]) -> Callable[[], None]
     return tell
 
 
+def message_link(console: Console, message_id: str, topic: str) -> str:
+    """To its page. A broker alone looks in one topic."""
+    place = {} if console.places.lake is not None else {"topic": topic}
+    return f"/message?{urlencode({'key': message_id, **place})}"
+
+
 def refreshed(show: Callable[[], None]) -> None:
     """Calls it now, and again as long as the tab is open."""
     show()
@@ -124,7 +137,7 @@ def refreshed(show: Callable[[], None]) -> None:
 
 
 class Note:
-    """When a fact was answered, and why it is not newer."""
+    """When a fact was answered, why it is not newer, and what it lacks."""
 
     def __init__(self, what: str, stale_s: float) -> None:
         """`stale_s`: from what age on it is said."""
@@ -132,12 +145,16 @@ class Note:
         self._stale_s = stale_s
         self._bad = ui.label().classes("lb-bad").props("data-testid=problem role=alert")
         self._bad.visible = False
+        self._lacks = ui.label().classes("lb-note").props("data-testid=lacks")
+        self._lacks.visible = False
 
     def show(self, *facts: Fact[Any]) -> None:
         """Of several that are shown together: the first that has something to say."""
         said = next(filter(None, map(self._said, facts)), "")
         self._bad.visible = bool(said)
         self._bad.text = said
+        lacks = "; ".join(dict.fromkeys(line for fact in facts for line in fact.said))
+        self._lacks.text, self._lacks.visible = shown(lacks, 2000), bool(lacks)
 
     def _said(self, fact: Fact[Any]) -> str:
         age = fact.age_s()
@@ -149,8 +166,15 @@ class Note:
         return ""
 
 
+def unanswered(*facts: Fact[Any]) -> str:
+    """What stands in the place of facts of which one was never answered; empty where all were."""
+    missing = [fact for fact in facts if fact.at_s is None]
+    return "" if not missing else NOT_KNOWN if any(fact.error for fact in missing) else LOADING
+
+
 class Table:
-    """Rows of texts and numbers for people, all of them sent to the tab: give it a page of them."""
+    """Rows of texts and numbers for people, all of them sent to the tab: give it a page of them. Until the first are shown, it is
+    loading. `empty` is what it says then where there are none."""
 
     def __init__(
         self,
@@ -162,6 +186,7 @@ class Table:
         empty: str = "none",
     ) -> None:
         self._columns = columns
+        self._empty = empty
         self.table = ui.table(
             columns=[
                 {
@@ -178,7 +203,8 @@ class Table:
             selection="multiple" if selection else None,
         ).classes("lb-table")
         self.table.props(f"flat dense data-testid={test_id}")
-        self.table.add_slot("no-data", f'<span class="lb-note">{empty}</span>')
+        self.table.add_slot("no-data", '<span class="lb-note">{{ props.message }}</span>')
+        self._say(LOADING)
         for each in columns:
             if each.link:
                 self.table.add_slot(
@@ -187,11 +213,17 @@ class Table:
                     ':title="props.value">{{ props.value }}</a><span v-else>{{ props.value }}</span></q-td>',
                 )
 
-    def show(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Sends them where they differ from those that are shown."""
+    def show(self, rows: Sequence[Mapping[str, Any]], instead: str = "") -> None:
+        """Sends them where they differ from those that are shown. `instead`: why no rows are no answer; empty where they are one."""
+        self._say(instead or self._empty)
         made = [dict(row) for row in rows]
         if self.table.rows != made:
             self.table.rows = made
+
+    def _say(self, of_none: str) -> None:
+        if self.table.props.get(_OF_NONE) != of_none:
+            self.table.props[_OF_NONE] = of_none
+            self.table.update()
 
 
 class Pages:
@@ -216,8 +248,8 @@ class Pages:
             for button, name in ((self._before, "previous page"), (self._behind, "next page")):
                 button.props(f'flat dense round aria-label="{name}"')
 
-    def of(self, names: Sequence[Any], name: Callable[[Any], str]) -> Sequence[Any]:
-        """Those of the page that is shown."""
+    def of(self, names: Sequence[Any], name: Callable[[Any], str], instead: str = "") -> Sequence[Any]:
+        """Those of the page that is shown. `instead` as of `Table.show`."""
         wanted = given(self._search.value, _MOST_SEARCHED).casefold()
         found = [each for each in names if wanted in name(each).casefold()] if wanted else names
         self._last = max((len(found) - 1) // self.SIZE, 0)
@@ -228,7 +260,7 @@ class Pages:
         self._said.text = (
             f"{start + 1:,} to {start + len(page):,} of {len(found):,}{' found' if wanted else ''}{of}"
             if page
-            else f"no {self._what}{' found' if wanted else ''}"
+            else instead or f"no {self._what}{' found' if wanted else ''}"
         )
         self._before.set_enabled(self._page > 0)
         self._behind.set_enabled(self._page < self._last)

@@ -5,7 +5,16 @@ from __future__ import annotations
 from nicegui import ui
 
 from broker_gateway.cli.console.facts import Broker, Task
-from broker_gateway.cli.console.pages.parts import Column, Note, Table, card, frame, refreshed, watched
+from broker_gateway.cli.console.pages.parts import (
+    Column,
+    Note,
+    Table,
+    card,
+    frame,
+    refreshed,
+    unanswered,
+    watched,
+)
 from broker_gateway.cli.console.poll import Watched
 from broker_gateway.cli.console.server import Console
 from broker_gateway.cli.console.text import duration, number, shown, when_ms
@@ -46,14 +55,16 @@ def _build(console: Console) -> None:
             return
     note = Note("tasks", _STALE_S)
     with card("Waiting"):
-        waiting = Table(_WAITING, key="id", test_id="waiting", empty="no answer yet")
+        waiting = Table(_WAITING, key="id", test_id="waiting", empty="no broker answers")
     with card("Scheduled tasks"):
-        tasks = Table(_TASKS, key="id", test_id="tasks", empty="no answer yet")
+        tasks = Table(_TASKS, key="id", test_id="tasks")
 
     def show() -> None:
         note.show(poll.tasks, poll.brokers)
-        waiting.show([_waiting(each) for each in poll.brokers.value if not each.error])
-        tasks.show([_row(each) for each in poll.tasks.value])
+        waiting.show(
+            [_waiting(each) for each in poll.brokers.value if not each.error], unanswered(poll.brokers)
+        )
+        tasks.show([_row(each) for each in poll.tasks.value], unanswered(poll.tasks))
 
     refreshed(show)
 

@@ -7,7 +7,17 @@ from urllib.parse import urlencode
 from nicegui import ui
 
 from broker_gateway.cli.console.facts import Topic
-from broker_gateway.cli.console.pages.parts import Column, Note, Pages, Table, card, frame, refreshed, watched
+from broker_gateway.cli.console.pages.parts import (
+    Column,
+    Note,
+    Pages,
+    Table,
+    card,
+    frame,
+    refreshed,
+    unanswered,
+    watched,
+)
 from broker_gateway.cli.console.poll import Watched
 from broker_gateway.cli.console.server import Console
 from broker_gateway.cli.console.text import number, shown, when_ms
@@ -38,8 +48,9 @@ def _build(console: Console) -> None:
 
     def show() -> None:
         note.show(poll.names, poll.topics)
-        shown_now[:] = pages.of(poll.names.value.topics, lambda topic: topic.name)
-        table.show([_row(console, each) for each in shown_now])
+        instead = unanswered(poll.names)
+        shown_now[:] = pages.of(poll.names.value.topics, lambda topic: topic.name, instead)
+        table.show([_row(console, each) for each in shown_now], instead)
         tell()
 
     tell = watched(console, lambda: Watched(topics=frozenset(each.name for each in shown_now)))

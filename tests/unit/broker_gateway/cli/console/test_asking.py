@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -13,13 +14,14 @@ import grpc
 import pytest
 from google.protobuf.message import Message
 
-from broker_gateway.cli.console import lake_engine
+from broker_gateway.cli.console import asking, lake_engine
 from broker_gateway.cli.console.asking import Places
 from broker_gateway.cli.console.errors import AskError
 from broker_gateway.cli.console.facts import Names
 from broker_gateway.cli.console.lake_engine import LakeEngine
-from broker_gateway.cli.console.text import BODY
+from broker_gateway.cli.console.text import BODY, EXCERPT
 from broker_gateway.cli.gateway_calls import Reached
+from broker_gateway.cli.questions import lake
 from lakebroker_pb.lakebroker.admin.v1 import admin_pb2 as own
 from structured_streaming.lake import create_tables
 from tests import example_lake
@@ -54,9 +56,9 @@ def test_a_lake_alone_names_topics_and_groups_with_their_lag(places: Places) -> 
     assert names.dead == ("billing",)
     (row,) = places.lag(["billing", "nobody"], names)
     assert (row["consumer_group"], row["topic"], row["queues"], row["lag"]) == ("billing", "orders", 1, 1)
-    assert [each["lag"] for each in places.lag_of("billing") if each["topic"] == "orders"] == [1]
+    assert [each["lag"] for each in places.lag_of("billing").rows if each["topic"] == "orders"] == [1]
     at, lag = places.lag_by_minute("billing")["orders"][-1]
-    stored = places.found("order-2", "").messages[0]["store_timestamp"]
+    stored = places.found("order-2", "").stories[0].messages[0]["store_timestamp"]
     assert lag == 1
     assert stored.timestamp() * 1000 < at, "what was so at the end of a minute is not shown at its start"
     status = places.topic_status(["orders", "nothing"])
@@ -183,17 +185,18 @@ def test_names_come_without_a_call_that_the_gateway_is_too_old_for() -> None:
 
 def test_a_message_is_found_with_its_trace_and_as_much_of_its_body_as_is_shown(places: Places) -> None:
     found = places.found("order-1", "")
-    (message,) = found.messages
+    (story,) = found.stories
+    (message,) = story.messages
     assert (message["topic"], message["body_bytes"], len(message["body"])) == ("orders", BODY + 5, BODY)
-    assert [event["event"] for event in found.trace] == ["stored", "delivered", "acked"]
+    assert [event["event"] for event in story.trace] == ["stored", "delivered", "acked"]
     assert any("as of" in said for said in found.said)
     nothing = places.found("nobody", "")
-    assert nothing.messages == ()
+    assert nothing.stories == ()
     assert any(said.startswith("no message in any topic of lake") for said in nothing.said)
 
 
 def test_dead_letters_say_where_they_were(places: Places) -> None:
-    (letter,) = places.dead_letters("billing")
+    (letter,) = places.dead_letters("billing").rows
     assert (letter["body"], letter["body_bytes"]) == (b"two", 3)
     assert (letter["topic"], letter["keys"], letter["attempts"]) == ("orders", ["order-2"], 1)
     with pytest.raises(AskError, match="no consumer group 'nobody'"):
@@ -215,13 +218,65 @@ def test_a_gateway_that_is_away_is_said_by_each_question_and_by_its_row(
     assert capfd.readouterr() == ("", ""), "nothing is printed"
 
 
+def test_a_lake_that_is_made_anew_at_its_place_is_opened_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr(lake_engine, "time", SimpleNamespace(monotonic=lambda: now))
+    place = example_lake.make(tmp_path / "lake")
+    engine = LakeEngine(str(place), {})
+    batches = "SELECT count(*) AS batches FROM reput_progress"
+    assert engine.rows(batches)[0]["batches"] > 0
+    shutil.rmtree(place)
+    create_tables(str(place))
+    now += lake_engine.LOOKED_S
+    assert engine.rows(batches) == [{"batches": 0}]
+
+    def ask_while_it_goes() -> None:
+        nonlocal now
+        with engine.asked() as under_way:
+            shutil.rmtree(place)
+            now += lake_engine.LOOKED_S
+            with pytest.raises(AskError, match="no lake yet at"):
+                engine.rows(batches)
+            under_way.age()
+
+    with pytest.raises(AskError, match="made anew meanwhile"):
+        ask_while_it_goes()
+    engine.close()
+
+
+def test_the_newest_messages_of_a_topic_are_found_without_those_before(places: Places) -> None:
+    found = places.newest("orders")
+    assert [row["body"][:5] for row in found.rows] == [b"three", b"two", b"xxxxx"]
+    assert [len(row["body"]) for row in found.rows] == [5, 3, EXCERPT]
+    assert places.newest("nothing").rows == ()
+
+
+def test_newest_messages_are_looked_for_from_the_logs_end_until_there_are_enough(
+    places: Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = places.newest("orders").rows
+    monkeypatch.setattr(lake, "_WINDOWS", (1, BODY))
+    assert places.newest("orders").rows == whole
+    monkeypatch.setattr(asking, "MOST_MESSAGES", 2)
+    assert places.newest("orders").rows == whole[:2]
+
+
+def test_a_message_that_was_given_up_is_one_with_its_dead_letter_and_its_trace(places: Places) -> None:
+    (story,) = places.found("order-2", "").stories
+    assert [row["topic"] for row in story.messages] == ["orders"]
+    assert [row["topic"] for row in story.copies] == ["%DLQ%billing"]
+    assert [event["event"] for event in story.trace].count("dead_lettered") == 1
+
+
 def test_a_lake_that_cannot_be_opened_is_said_and_tried_again_a_while_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 1000.0
     monkeypatch.setattr(lake_engine, "time", SimpleNamespace(monotonic=lambda: now))
     engine = LakeEngine(str(tmp_path / "later"), {})
-    with pytest.raises(AskError, match="later"):
+    with pytest.raises(AskError, match=r"no lake yet at .*later"):
         engine.rows("SELECT 1")
     create_tables(str(tmp_path / "later"))
     now += lake_engine.AGAIN_S / 2

@@ -73,8 +73,16 @@ def test_a_certificate_without_a_name_is_refused_where_others_may_look_in(tmp_pa
     assert "subjectAltName" in said
 
 
-def test_a_place_that_is_no_lake_is_named(tmp_path: Path) -> None:
-    assert str(tmp_path) in refused("--lake", str(tmp_path), "--port", "0")
+def test_a_place_where_no_lake_can_be_is_named(tmp_path: Path) -> None:
+    (tmp_path / "other").touch()
+    for place in (tmp_path, tmp_path / "other", tmp_path / "other" / "lake"):
+        assert str(place) in refused("--lake", str(place), "--port", "0")
+
+
+def test_a_lake_that_is_not_made_yet_is_waited_for(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    for place in (tmp_path, tmp_path / "lake"):
+        command._check_lake(str(place))
+        assert f"no lake yet at {place}" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,7 @@ def test_no_more_messages_are_taken_than_were_asked_for() -> None:
         return public.ListMessageResponse(status=OK, messages=[MESSAGE] * 100, scroll_id="again")
 
     with lying(QueryMessage=page) as reached:
-        assert len(Places(reached, None).found("key", "t").messages) == MOST_MESSAGES
+        assert len(Places(reached, None).found("key", "t").stories[0].messages) == MOST_MESSAGES
 
 
 @pytest.mark.parametrize(

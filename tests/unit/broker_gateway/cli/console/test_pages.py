@@ -41,7 +41,7 @@ class Slow(Places):
         if key == "first":
             assert self.go.wait(60)
             self.answered.set()
-        return Found((), (), (f"no message of {key}",))
+        return Found((), 0, (f"no message of {key}",))
 
 
 def test_of_two_searches_the_one_that_was_asked_for_last_is_shown() -> None:

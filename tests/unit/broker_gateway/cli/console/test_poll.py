@@ -15,7 +15,7 @@ import pytest
 
 from broker_gateway.cli.console.asking import Places
 from broker_gateway.cli.console.errors import AskError
-from broker_gateway.cli.console.facts import Broker, Group, Names, TopicStatus
+from broker_gateway.cli.console.facts import Broker, Group, Names, Told, TopicStatus
 from broker_gateway.cli.console.history import KEPT, MOST_LINES, History
 from broker_gateway.cli.console.poll import MOST_WATCHED, Poll, Queues, Watched
 from broker_gateway.cli.console.workers import MOST, Workers
@@ -56,10 +56,10 @@ class Answering(Places):
     def tasks(self) -> tuple[()]:
         raise ValueError("not as expected")
 
-    def lag_of(self, group: str) -> list[dict[str, Any]]:
+    def lag_of(self, group: str) -> Told:
         if group == "nobody":
             raise AskError("there is no consumer group")
-        return [lag(group, 3)]
+        return Told((lag(group, 3),))
 
     def names(self) -> Names:
         self.names_asked += 1
