@@ -11,6 +11,7 @@
 | `text.py` | text from elsewhere, made visible and cut |
 | `gate.py` | who gets an answer at all: host, origin, token, number of tabs, headers |
 | `names.py` | by which names browsers reach it |
+| `connections.py`, `log_limit.py` | how long a request is waited for, how many connections one address has; how much is logged of what tabs send |
 | `server.py` | the port, and the page's library: NiceGUI, which nothing else imports but `pages/` |
 | `pages/` | a file for each page; `parts.py` are their common parts |
 """

@@ -413,12 +413,24 @@ def _broker(reached: Reached) -> Broker:
     address = reached.gateway
     try:
         with _answered(), connected(address, reached.token_file, reached.tls_ca) as calls:
-            told = calls.admin("DescribeBroker", pb.DescribeBrokerRequest(), pb.DescribeBrokerResponse)
+            try:
+                told = calls.admin("DescribeBroker", pb.DescribeBrokerRequest(), pb.DescribeBrokerResponse)
+            except NoSuchCall:
+                told = None
             stats = calls.public(
                 "GetProxyRuntimeStats", rpc.GetProxyRuntimeStatsRequest(), rpc.GetProxyRuntimeStatsResponse
             )
     except AskError as error:
         return Broker(address, str(error))
+    rates = {
+        "in_rate": stats.in_tps,
+        "out_rate": stats.out_tps,
+        "connections": stats.connections,
+        "producers": stats.producers,
+        "consumers": stats.consumers,
+    }
+    if told is None:
+        return Broker(address, earlier=True, **rates)
     behind = told.HasField("behind_bytes")
     return Broker(
         address=address,
@@ -437,9 +449,5 @@ def _broker(reached: Reached) -> Broker:
         behind_s=told.behind_s if behind else None,
         waiting=told.waiting_messages,
         halves=told.half_messages,
-        in_rate=stats.in_tps,
-        out_rate=stats.out_tps,
-        connections=stats.connections,
-        producers=stats.producers,
-        consumers=stats.consumers,
+        **rates,
     )

@@ -16,6 +16,8 @@ class Broker:
     address: str
     error: str = ""
     """Why it did not answer; everything else is empty then."""
+    earlier: bool = False
+    """It is of a version without the call that tells of it: there are rates and clients alone."""
     name: str = ""
     cluster: str = ""
     version: str = ""

@@ -58,7 +58,8 @@ def serve(console: Console, listening: Listening) -> None:
     from nicegui import app as pages
     from nicegui import core, ui
 
-    from broker_gateway.cli.console.connections import MOST_HEAD_BYTES, Connection
+    from broker_gateway.cli.console.connections import MOST_HEAD_BYTES, Connection, PassedOn
+    from broker_gateway.cli.console.log_limit import limit_logs
     from broker_gateway.cli.console.pages import refusal, register
 
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
@@ -85,7 +86,7 @@ def serve(console: Console, listening: Listening) -> None:
     )
     config = uvicorn.Config(
         Gate(app, rules, refusal),
-        http=Connection,
+        http=PassedOn if listening.behind_proxy else Connection,
         h11_max_incomplete_event_size=MOST_HEAD_BYTES,
         log_level="warning",
         access_log=False,
@@ -98,6 +99,7 @@ def serve(console: Console, listening: Listening) -> None:
         ssl_keyfile=listening.key,
     )
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+    limit_logs()
     pages.on_startup(console.poll.start)
     try:
         uvicorn.Server(config).run(sockets=[listening.port])

@@ -23,6 +23,8 @@ from broker_gateway.cli.console.server import Console
 from broker_gateway.cli.console.text import duration, number, rate, shown, size, when
 
 _STALE_S = 30.0
+NOT_TOLD = "not told by this version"
+"""Of a broker of an earlier version."""
 _BROKERS = (
     Column("name", "broker"),
     Column("address", "gateway"),
@@ -124,7 +126,9 @@ class _Tiles:
                 "messages in": rate(sum(each.in_rate for each in there)),
                 "messages out": rate(sum(each.out_rate for each in there)),
                 "clients": number(sum(each.connections for each in there)),
-                "waiting for their time": number(sum(each.waiting for each in there)),
+                "waiting for their time": NOT_TOLD
+                if any(each.earlier for each in there)
+                else number(sum(each.waiting for each in there)),
             }
         if poll.names.at_s is not None:
             names = poll.names.value
@@ -141,6 +145,14 @@ class _Tiles:
 def _row(broker: Broker) -> dict[str, str]:
     if broker.error:
         return {"name": "does not answer", "address": shown(broker.address), "version": shown(broker.error)}
+    flow = {
+        "incoming": rate(broker.in_rate),
+        "outgoing": rate(broker.out_rate),
+        "clients": number(broker.connections),
+    }
+    if broker.earlier:
+        untold = dict.fromkeys(("name", "version", "log", "disk", "behind"), NOT_TOLD)
+        return {"address": shown(broker.address), **untold, **flow}
     left = "" if broker.hours_left is None else duration(broker.hours_left * 3600)
     behind = (
         "not known"
@@ -157,7 +169,5 @@ def _row(broker: Broker) -> dict[str, str]:
         "disk": f"{size(broker.disk_free)} of {size(broker.disk_total)}",
         "left": left,
         "behind": behind,
-        "incoming": rate(broker.in_rate),
-        "outgoing": rate(broker.out_rate),
-        "clients": number(broker.connections),
+        **flow,
     }

@@ -62,7 +62,8 @@ def _build(console: Console) -> None:
     def show() -> None:
         note.show(poll.tasks, poll.brokers)
         waiting.show(
-            [_waiting(each) for each in poll.brokers.value if not each.error], unanswered(poll.brokers)
+            [_waiting(each) for each in poll.brokers.value if not (each.error or each.earlier)],
+            unanswered(poll.brokers),
         )
         tasks.show([_row(each) for each in poll.tasks.value], unanswered(poll.tasks))
 

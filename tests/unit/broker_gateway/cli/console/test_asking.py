@@ -22,6 +22,8 @@ from broker_gateway.cli.console.lake_engine import LakeEngine
 from broker_gateway.cli.console.text import BODY, EXCERPT
 from broker_gateway.cli.gateway_calls import Reached
 from broker_gateway.cli.questions import lake
+from lakebroker_pb.apache.rocketmq.v2 import admin_pb2 as public
+from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.lakebroker.admin.v1 import admin_pb2 as own
 from structured_streaming.lake import create_tables
 from tests import example_lake
@@ -162,6 +164,9 @@ def test_names_come_without_a_call_that_the_gateway_is_too_old_for() -> None:
             topics=[own.Topic(name="orders", queues=4), own.Topic(name="%DLQ%billing", queues=1)]
         ),
         "ListGroups": own.ListGroupsResponse(groups=[own.Group(name="billing", retry_max_times=16)]),
+        "GetProxyRuntimeStats": public.GetProxyRuntimeStatsResponse(
+            status=pb.Status(code=pb.OK), in_tps=2.0, connections=3
+        ),
     }
 
     class Older(grpc.GenericRpcHandler):
@@ -175,12 +180,14 @@ def test_names_come_without_a_call_that_the_gateway_is_too_old_for() -> None:
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     try:
-        names = Places(Reached(f"127.0.0.1:{port}", "", None, None), None).names()
+        places = Places(Reached(f"127.0.0.1:{port}", "", None, None), None)
+        names, (broker,) = places.names(), places.brokers()
     finally:
         server.stop(None).wait()
     assert [(each.name, each.queues) for each in names.topics] == [("orders", 4)]
     assert [each.name for each in names.groups] == ["billing"]
     assert names.dead == ("billing",)
+    assert (broker.earlier, broker.error, broker.in_rate, broker.connections) == (True, "", 2.0, 3)
 
 
 def test_a_message_is_found_with_its_trace_and_as_much_of_its_body_as_is_shown(places: Places) -> None:

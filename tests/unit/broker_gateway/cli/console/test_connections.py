@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 import uvicorn
 
-from broker_gateway.cli.console.connections import MOST_HEAD_BYTES, Connection
+from broker_gateway.cli.console import connections
+from broker_gateway.cli.console.connections import MOST_HEAD_BYTES, Connection, PassedOn, counted_as
 
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 
@@ -131,3 +132,46 @@ def test_requests_one_after_the_other_and_at_once_are_answered() -> None:
         found = b""
         while found.count(b"HTTP/1.1 200") < 3:
             found += connection.recv(1 << 16)
+
+
+class Counted(Connection):
+    """As if this machine were another."""
+
+    def counted(self, peer: str) -> str:
+        return peer
+
+
+def test_one_address_has_so_many_connections_and_those_that_end_make_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connections, "MOST_OF_ADDRESS", 2)
+    with served(Counted) as port:
+        with connected(port) as first, connected(port) as second:
+            for each in (first, second):
+                each.sendall(GET)
+                assert each.recv(1 << 16).startswith(b"HTTP/1.1 200")
+            with connected(port) as third:
+                assert end(third) == b""
+        deadline = time.monotonic() + 60
+        while Counted.by_address:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        with connected(port) as again:
+            again.sendall(GET)
+            assert again.recv(1 << 16).startswith(b"HTTP/1.1 200")
+
+
+@pytest.mark.parametrize("protocol", [Connection, PassedOn])
+def test_what_comes_from_this_machine_or_a_proxy_is_not_counted(
+    monkeypatch: pytest.MonkeyPatch, protocol: type[Connection]
+) -> None:
+    monkeypatch.setattr(connections, "MOST_OF_ADDRESS", 0)
+    with served(protocol) as port, connected(port) as connection:
+        connection.sendall(GET)
+        assert connection.recv(1 << 16).startswith(b"HTTP/1.1 200")
+
+
+def test_addresses_of_a_network_count_as_one() -> None:
+    assert counted_as("10.0.0.7") == counted_as("::ffff:10.0.0.7") == "10.0.0.7"
+    assert counted_as("2001:db8::1") == counted_as("2001:db8::2%eth0") == "2001:db8::/64"
+    assert counted_as("127.0.0.1") is counted_as("::1") is counted_as("::ffff:127.0.0.1") is None

@@ -1,0 +1,32 @@
+"""What the page's library logs of tabs has an end, and says what is left out."""
+
+from __future__ import annotations
+
+import logging
+from types import SimpleNamespace
+
+import pytest
+
+from broker_gateway.cli.console import log_limit
+from broker_gateway.cli.console.log_limit import LogLimit
+
+
+def test_records_beyond_the_limit_are_left_out_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr(log_limit, "time", SimpleNamespace(monotonic=lambda: now))
+    limit, said = LogLimit(2, 60.0), list[str]()
+
+    def log(text: str) -> None:
+        record = logging.LogRecord("nicegui", logging.ERROR, "", 0, "%s failed", (text,), None)
+        if limit.filter(record):
+            said.append(record.getMessage())
+
+    for number in range(5):
+        log(f"event {number}")
+    now += 60.0
+    log("another")
+    assert said == [
+        "event 0 failed",
+        "event 1 failed (what else comes within 60 s of the first is left out)",
+        "another failed (3 records were left out before this one)",
+    ]
