@@ -9,6 +9,7 @@ import sys
 from lakebroker_testing.cached import filled_once
 from lakebroker_testing.gateway import ROOT, ProcessError
 from tests.extras import requirements
+from tests.spark_jvm import JVM_OPTIONS
 
 
 def interpreter(version: str) -> str:
@@ -24,8 +25,12 @@ def interpreter(version: str) -> str:
 
 
 def environment() -> dict[str, str]:
-    """Variables for such an interpreter: this checkout's packages, its own Spark."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK", "PYSPARK"))}
+    """Variables for such an interpreter: this checkout's packages, its own Spark, the options of short-lived JVMs."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if name == JVM_OPTIONS or not name.startswith(("SPARK", "PYSPARK"))
+    }
     return kept | {"PYTHONPATH": str(ROOT)}
 
 

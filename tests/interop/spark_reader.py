@@ -1,7 +1,7 @@
-"""Run by another version of Spark: a stream of the user's own over a store, then the lake's tables through Delta.
+"""Run by another version of Spark: a stream of the user's own over a store, then the lake's tables through Delta, then SQL over them.
 
 Arguments: store, lake, folder for the checkpoint. Prints a line of JSON: physical offsets that `AvailableNow` read
-in two queries, one behind the other, and those of the lake's `messages` by Delta's own reader.
+in two queries, one behind the other, those of the lake's `messages` by Delta's own reader, and how many messages SQL counts.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from structured_streaming.source.data_source import LakebrokerDataSource
-from structured_streaming.sql import delta_session
+from structured_streaming.sql import delta_session, lake_session, query
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -30,10 +30,12 @@ def main() -> None:
         found.append([])
         stream: Any = spark.readStream.format("lakebroker").option("store", store).load()
         writer = stream.writeStream.foreachBatch(collect).option("checkpointLocation", checkpoint)
-        query = writer.trigger(availableNow=True).start()
-        query.awaitTermination()
+        writer.trigger(availableNow=True).start().awaitTermination()
     messages = spark.read.format("delta").load(f"{lake}/messages").select("physical_offset").collect()
-    print(json.dumps({"streams": found, "lake": [row.physical_offset for row in messages]}))
+    (count,) = query(lake_session(lake), "SELECT count(*) AS n FROM messages")["n"].to_pylist()
+    print(
+        json.dumps({"streams": found, "lake": [row.physical_offset for row in messages], "sql": int(count)})
+    )
 
 
 if __name__ == "__main__":
