@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGES = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md")))
 """Every document. Those of `docs/evidence` are records of runs."""
 RUN = ("sh", "sql", "python")
-SHOWN = ("text", "json", "toml", "properties", "yaml", "ini", "xml", "java", "dockerfile", "console")
+SHOWN = ("text", "json", "toml", "properties", "yaml", "ini", "xml", "java", "dockerfile", "console", "nginx")
 """Languages of blocks that are looked at."""
 DONE = {
     "lakebroker": "runs",
