@@ -44,8 +44,8 @@ _LETTERS = (
     Column("topic", "from topic"),
     Column("keys", "keys"),
     Column("attempts", "attempts", number=True),
-    Column("reason", "reason"),
-    Column("body", "body"),
+    Column("reason", "reason", wide=True),
+    Column("body", "body", wide=True),
     Column("bytes", "bytes", number=True),
 )
 _AGAIN = Column("again", "sent again from here (UTC)")
