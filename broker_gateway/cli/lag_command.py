@@ -26,7 +26,7 @@ def register(app: typer.Typer) -> None:
     app.command(
         "lag",
         help="Tells how many messages consumer groups have not settled: a line for each group and topic; of one group, for each "
-        "queue.\n\n`unknown` is what cannot be said, such as of a queue on which the group has committed nothing. Of a queue without messages a gateway says 0; a lake "
+        "queue.\n\n`unknown` is what cannot be said, such as of a queue on which the group has committed nothing. Of a queue without messages a gateway says 0, and so do both together; a lake alone "
         "says `unknown`, since its messages may have expired before the lake began. By --lake: as of its "
         "newest batch. By --gateway, or by both: as of now.\n\nExamples: lakebroker lag --gateway broker-host:8081; "
         "lakebroker lag audit --lake ./lake --gateway broker-host:8081 --watch 5s",

@@ -251,7 +251,8 @@ class Places:
                 answers: Answers = OfBrokers(self.reached, most_body)
             else:
                 engine = held.enter_context(self.lake.asked())
-                answers = OfLake(engine, self.named, alone=self.reached is None, most_body=most_body)
+                brokers = None if self.reached is None else OfBrokers(self.reached, most_body)
+                answers = OfLake(engine, self.named, brokers=brokers, most_body=most_body)
             said = held.enter_context(overheard())
 
             def lacking() -> tuple[str, ...]:

@@ -105,7 +105,8 @@ def opened(place: Asked) -> Iterator[Answers]:
                 loading=loading,
             ) as engine,
         ):
-            yield OfLake(engine, _named(place), alone=not place.of_brokers)
+            brokers = OfBrokers(place.reached) if place.of_brokers else None
+            yield OfLake(engine, _named(place), brokers=brokers)
     except LakeError as error:
         fail(str(error))
     except KeyboardInterrupt as stopped:

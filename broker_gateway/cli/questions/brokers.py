@@ -6,7 +6,7 @@ from __future__ import annotations
 import itertools
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import Any, NoReturn
 
@@ -76,6 +76,16 @@ class OfBrokers:
         return sorted(
             rows, key=lambda row: (row["consumer_group"], row["topic"], row["broker"] or "", row["queue_id"])
         )
+
+    def lag_of(self, groups: Iterable[str], topic: str) -> list[Row]:
+        """Of groups by name, of which some may be none."""
+        wanted = sorted(groups)
+        return [
+            row
+            for calls in self._reached.all()
+            for group in wanted
+            for row in self.lag_at(calls, group, topic)
+        ]
 
     def lag_at(self, calls: GatewayCalls, group: str, topic: str) -> list[Row]:
         """A group's lag at one gateway, which answers nothing for a group that is none."""

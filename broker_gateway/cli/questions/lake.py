@@ -13,7 +13,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from broker_gateway.cli.extras import need
-from broker_gateway.cli.output import fail
+from broker_gateway.cli.output import Failure, fail, overheard
+from broker_gateway.cli.questions.brokers import OfBrokers
 from broker_gateway.cli.questions.letters import Choice
 from broker_gateway.cli.questions.printing import shown_time
 from broker_gateway.cli.questions.rows import LAG, TRACE, Row, message_row, stored_row
@@ -49,17 +50,22 @@ class _Place(NamedTuple):
 
 
 class OfLake:
-    """See `Answers`. `named` is the lake, and the brokers whose logs are read, for people; `alone`: there are none. `most_body`: bytes
-    of a body that answers have; None: all."""
+    """See `Answers`. `named` is the lake, and the brokers whose logs are read, for people. `brokers`: these, for what no log says.
+    `most_body`: bytes of a body that answers have; None: all."""
 
     def __init__(
-        self, engine: EmbeddedEngine, named: str, *, alone: bool = True, most_body: int | None = None
+        self,
+        engine: EmbeddedEngine,
+        named: str,
+        *,
+        brokers: OfBrokers | None = None,
+        most_body: int | None = None,
     ) -> None:
         self._engine = engine
         self._message = _MESSAGE.format(
             body="body" if most_body is None else f"array_slice(body, 1, {most_body:d})"
         )
-        self._alone = alone
+        self._brokers = brokers
         self.named = named
         self.cut_off: list[str] = []
 
@@ -84,10 +90,11 @@ class OfLake:
             ("consumer_group", "consumer_group", group), ("topic", "topic", topic),
         ) if given]  # fmt: skip
         where = f"WHERE {' AND '.join(conditions)} " if conditions else ""
-        return self._rows(
+        rows = self._rows(
             f"SELECT {', '.join(LAG.shown)} FROM consumer_lag {where}ORDER BY consumer_group, topic, broker, queue_id",
             _given(consumer_group=group, topic=topic),
         )
+        return rows if self._brokers is None else _with_ends(rows, self._brokers, topic)
 
     def dead_letters(self, group: str, choice: Choice, most: int) -> list[Row]:
         from broker_gateway.metadata.names import dead_letter_topic
@@ -144,7 +151,7 @@ class OfLake:
         return self._engine.age()
 
     def nothing_read(self) -> str:
-        if not self._alone or self._rows("SELECT batch FROM reput_progress LIMIT 1", {}):
+        if self._brokers is not None or self._rows("SELECT batch FROM reput_progress LIMIT 1", {}):
             return ""
         return f"{self.named} holds no batch yet; run `lakebroker reput`"
 
@@ -200,7 +207,7 @@ class OfLake:
         given = _given(
             topic=wanted.topic, tags=tags, queue=wanted.queue, since=wanted.since, until=wanted.until
         )
-        if self._alone and wanted.until is None:
+        if self._brokers is None and wanted.until is None:
             return self._newest(conditions, given, wanted.most)
         return self._asked(
             f"SELECT {_PLACE} FROM messages WHERE {' AND '.join(conditions)} {_NEWEST} LIMIT {wanted.most:d}",
@@ -275,6 +282,33 @@ class OfLake:
         if number:
             pass_on(number)
         return found
+
+
+def _with_ends(rows: list[Row], brokers: OfBrokers, topic: str) -> list[Row]:
+    """Lag, also of queues without messages: where these end, brokers alone know. What is unknown stays so where they do not answer."""
+    groups = {row["consumer_group"] for row in rows if _without_end(row)}
+    if not groups:
+        return rows
+    try:
+        with overheard():  # the union has told which brokers are away
+            told = {_queue(row): row for row in brokers.lag_of(groups, topic)}
+    except Failure:
+        return rows
+    known = ("committed_offset", "max_offset", "lag")
+    return [
+        row | {name: at[name] for name in known}
+        if _without_end(row) and (at := told.get(_queue(row))) is not None
+        else row
+        for row in rows
+    ]
+
+
+def _without_end(row: Row) -> bool:
+    return row["committed_offset"] is not None and row["max_offset"] is None
+
+
+def _queue(row: Row) -> tuple[Any, ...]:
+    return row["consumer_group"], row["topic"], row["broker"], row["queue_id"]
 
 
 def _given(**values: object) -> dict[str, object]:

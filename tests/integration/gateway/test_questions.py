@@ -151,7 +151,9 @@ def answers(all_of_it: Asked) -> Iterator[dict[str, Answers]]:
         yield {
             "lake": OfLake(alone, "the lake"),
             "gateway": OfBrokers(Reached(address, "", None, None)),
-            "both": OfLake(union, "the lake and the log"),
+            "both": OfLake(
+                union, "the lake and the log", brokers=OfBrokers(Reached(address, "", None, None))
+            ),
         }
 
 
@@ -226,6 +228,21 @@ def test_lag_is_the_same_wherever_it_is_asked_for(all_of_it: Asked) -> None:
         "audit",
         "billing",
     }
+
+
+def test_a_queue_without_messages_ends_where_its_broker_says(tmp_path: Path) -> None:
+    lake = tmp_path / "lake"
+    create_tables(str(lake))
+    with Gateway(tmp_path / "gateway", patient=True, **OPTIONS) as gateway:
+        at = ("--gateway", gateway.address)
+        run("topic", "create", "quiet", "--queues", "1", *at)
+        client = Client(gateway.address)
+        client.receive("quiet", "audit", wait_ms=1)
+        into(lake, gateway)
+        for place, end in ((("--lake", str(lake)), None), (at, 0), (("--lake", str(lake), *at), 0)):
+            (queue,) = rows("lag", "audit", *place)
+            assert (queue["committed_offset"], queue["max_offset"], queue["lag"]) == (0, end, end), place
+        client.close()
 
 
 def test_where_a_message_was_stored_is_the_same_and_the_lake_tells_the_rest(all_of_it: Asked) -> None:
@@ -390,7 +407,7 @@ def test_a_broker_that_is_away_leaves_what_the_lake_has(all_of_it: Asked, closed
     assert "of it there is only what the lake holds, as of" in done.stderr
     assert json.loads(done.stdout) == rows("message", "k0", *MINE, *all_of_it.places["lake"])
     done = run("message", "k0", *MINE, *place, "--strict", status=1)
-    assert (done.stdout, "--strict" in done.stderr) == ("", True)
+    assert (done.stdout, "--strict" in done.stderr) == ("", True), done.stderr
 
 
 def test_without_a_place_both_are_named(
