@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from store.counting import counted
 from structured_streaming.catalog.lake_tables import (
     FolderTables,
     LakeTables,
@@ -169,7 +170,7 @@ class KeptUpTopics:
             try:
                 with left_out(declared.table, _warn):
                     if rows := self._lake.fill(declared):
-                        _warn(f"{declared.table} got {rows:,} rows of what the lake had before")
+                        _warn(f"{declared.table} got {counted(rows, 'row')} of what the lake had before")
                     return declared
                 return None
             except UnknownSchemaError as error:

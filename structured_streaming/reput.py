@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from store.counting import counted
 from structured_streaming.absence import unless
 from structured_streaming.commit.ends import Ends
 from structured_streaming.commit.report import BatchReport
@@ -205,8 +206,7 @@ def _reading(options: ReputOptions) -> str:
     if asked:
         also = f" and {', '.join(each.partition(':')[2] for each in named)}" if named else ""
         return f"reading the brokers that {', '.join(asked)} know{'s' if len(asked) == 1 else ''}{also}"
-    logs = "1 log" if len(named) == 1 else f"{len(named)} logs"
-    return f"reading {logs} from {', '.join(each.partition(':')[2] for each in named)}"
+    return f"reading {counted(len(named), 'log')} from {', '.join(each.partition(':')[2] for each in named)}"
 
 
 def _reached(lake: str, destination: Destination) -> str:

@@ -21,6 +21,7 @@ import structlog
 
 from broker_gateway.config.gateway import GatewayConfig
 from broker_gateway.runtime.errors import HostError
+from store.counting import counted
 from store.errors import StoreDamagedError
 from store.index.checked_pages import MOST_OPEN
 from store.log.recovery import COMMIT_LOG_FOLDER, commit_log_folders, load_identity
@@ -110,7 +111,7 @@ def check_descriptors(allowed: int, found: Log) -> str | None:
     )
     if allowed - needed < LEAST_CONNECTIONS:
         raise HostError(
-            f"this process may open {allowed} files; with {found.segments} segments in the log it needs "
+            f"this process may open {allowed} files; with {counted(found.segments, 'segment')} in the log it needs "
             f"{needed + LEAST_CONNECTIONS}, {LEAST_CONNECTIONS} of them for connections; {remedy}"
         )
     return f"this process may open {allowed} files, which leaves {allowed - needed} for connections; {remedy}"

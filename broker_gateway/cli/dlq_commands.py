@@ -18,7 +18,7 @@ from broker_gateway.cli.gateway_calls import (
     TokenFile,
     connected,
 )
-from broker_gateway.cli.output import counted, fail, limited, lines, warn
+from broker_gateway.cli.output import fail, limited, lines, warn
 from broker_gateway.cli.questions.asked import Gateway as AskedGateway
 from broker_gateway.cli.questions.asked import Lake, NameServers, Strict, asked, opened
 from broker_gateway.cli.questions.letters import Choice, ids_of, letters, queues_of
@@ -26,6 +26,7 @@ from broker_gateway.cli.questions.printing import print_rows
 from broker_gateway.cli.questions.rows import DEAD_LETTERS
 from broker_gateway.cli.replaying import Sender, key_of
 from broker_gateway.cli.units import check_texts, moment
+from store.counting import counted
 
 _OUTCOMES = ["origin_message_id", "topic", "outcome", "new_message_id"]
 

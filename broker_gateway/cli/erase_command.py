@@ -12,10 +12,11 @@ import typer
 
 from broker_gateway.cli.extras import need
 from broker_gateway.cli.gateway_calls import DEFAULT_GATEWAY, NameServers, Reached, TlsCa, TokenFile, Yes
-from broker_gateway.cli.output import confirm, counted, fail, show, warn
+from broker_gateway.cli.output import confirm, fail, show, warn
 from broker_gateway.cli.signals import Signalled, raised_signals
 from broker_gateway.cli.units import check_texts
 from broker_gateway.runtime.printable import printable
+from store.counting import counted
 from structured_streaming.extras import LAKE
 
 if TYPE_CHECKING:

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from broker_gateway.cli.output import counted, show, show_table, warn
+from broker_gateway.cli.output import show, show_table, warn
 from broker_gateway.runtime.errors import StartError
+from store.counting import counted
 
 if TYPE_CHECKING:
     from broker_gateway.app.check.finding import Finding

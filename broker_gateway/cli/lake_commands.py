@@ -37,6 +37,7 @@ from broker_gateway.cli.sql_engines import (
 from broker_gateway.cli.sql_session import Engine, run_input, run_text
 from broker_gateway.cli.statements import statements
 from broker_gateway.cli.units import seconds, size
+from store.counting import counted
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -222,8 +223,8 @@ def reput(
             typer.echo(json.dumps(row))
         else:
             typer.echo(
-                f"batch {report.batch}: {report.records:,} records, {report.bytes:,} bytes, committed in "
-                f"{report.seconds:.2f} s; {report.lag_bytes:,} bytes behind"
+                f"batch {report.batch}: {counted(report.records, 'record')}, {counted(report.bytes, 'byte')}, committed in "
+                f"{report.seconds:.2f} s; {counted(report.lag_bytes, 'byte')} behind"
                 + (f"; {report.quarantined:,} to quarantine" if report.quarantined else ""),
                 err=True,
             )

@@ -15,7 +15,7 @@ import typer
 from broker_gateway.cli import upkeep_commands
 from broker_gateway.cli.extras import need, need_lake
 from broker_gateway.cli.lake_commands import Lake
-from broker_gateway.cli.output import counted, fail, show, warn
+from broker_gateway.cli.output import fail, show, warn
 from broker_gateway.cli.registry_options import (
     RegistryTlsCa,
     RegistryTokenFile,
@@ -26,6 +26,7 @@ from broker_gateway.cli.registry_options import (
 from broker_gateway.cli.signals import Signalled, raised_signals
 from broker_gateway.cli.spark_session import Master, session_of
 from broker_gateway.cli.units import seconds, size
+from store.counting import counted
 from structured_streaming.extras import LAKE
 
 if TYPE_CHECKING:
@@ -290,7 +291,7 @@ def _show(report: TableReport, as_json: bool) -> None:
     if report.erased_rows:
         said = f"{report.table}: {counted(report.erased_rows, 'row')} of erased messages removed; {counted(report.files_before, 'file')}"
     if report.rewritten_files:
-        said += f", now {report.files_after:,}; {report.rewritten_bytes:,} bytes rewritten"
+        said += f", now {report.files_after:,}; {counted(report.rewritten_bytes, 'byte')} rewritten"
     if report.removed.files:
         said += f"; {counted(report.removed.files, 'old file')} removed, {report.removed.bytes:,} bytes"
     typer.echo(said)

@@ -22,6 +22,7 @@ from rich.text import Text
 
 from broker_gateway.runtime.line_output import LineOutput
 from broker_gateway.runtime.printable import printable
+from store.counting import counted
 
 _BODY_SHOWN = 60
 _LEAST = 32
@@ -71,11 +72,6 @@ def warn(warnings: Iterable[str]) -> None:
 def lines(text: str) -> str:
     """Text of several lines, fit for a terminal."""
     return printable(text, keep="\n\t")
-
-
-def counted(count: int, one: str, more: str = "") -> str:
-    """A number of things; `more` is the plural where that is not `one` with an s."""
-    return f"{count:,} {one if count == 1 else more or one + 's'}"
 
 
 def limited(which: str, limit: int, one: str) -> str:

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from broker_gateway.cli.extras import need
-from broker_gateway.cli.output import counted, fail, warn
+from broker_gateway.cli.output import fail, warn
 from broker_gateway.cli.store_output import described, progress_shown, show_record, show_summary
 from broker_gateway.runtime.printable import printable
+from store.counting import counted
 from structured_streaming.extras import BROKER
 
 if TYPE_CHECKING:
@@ -120,7 +121,7 @@ def verify(folder: Folder, as_json: AsJson = False) -> None:
             name = _segment_of(problem.offset, segments)
             typer.echo(f"{problem.offset} in {name}: {printable(problem.reason)}", err=True)
         count = len(result.bad)
-        damaged = "1 place is damaged" if count == 1 else f"{count:,} places are damaged"
+        damaged = f"{counted(count, 'place')} {'is' if count == 1 else 'are'} damaged"
         typer.echo(damaged if count else "all of it checks out")
     if result.bad:
         raise typer.Exit(1)

@@ -13,8 +13,9 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-from broker_gateway.cli.output import counted, fail, show_table, warn
+from broker_gateway.cli.output import fail, show_table, warn
 from broker_gateway.runtime.printable import printable
+from store.counting import counted
 
 if TYPE_CHECKING:
     from store.log.record import Record

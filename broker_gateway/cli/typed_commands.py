@@ -11,7 +11,7 @@ import typer
 
 from broker_gateway.cli.extras import need_lake
 from broker_gateway.cli.lake_commands import Lake
-from broker_gateway.cli.output import counted, fail, show, warn
+from broker_gateway.cli.output import fail, show, warn
 from broker_gateway.cli.registry_options import (
     RegistryTlsCa,
     RegistryTokenFile,
@@ -21,6 +21,7 @@ from broker_gateway.cli.registry_options import (
 )
 from broker_gateway.cli.signals import Signalled, raised_signals
 from broker_gateway.cli.spark_session import session_of
+from store.counting import counted
 
 if TYPE_CHECKING:
     from structured_streaming.registry.access import RegistryAccess
@@ -248,7 +249,7 @@ def _counting() -> Callable[[int], None]:
     def tell(count: int) -> None:
         nonlocal read
         read += count
-        warn([f"{read:,} messages read"])
+        warn([f"{counted(read, 'message')} read"])
 
     return tell
 

@@ -11,9 +11,10 @@ import typer
 
 from broker_gateway.cli.extras import need, need_lake
 from broker_gateway.cli.lake_commands import Lake
-from broker_gateway.cli.output import counted, fail, lines, show, warn
+from broker_gateway.cli.output import fail, lines, show, warn
 from broker_gateway.cli.signals import Signalled, raised_signals
 from broker_gateway.cli.spark_session import Master, session_of
+from store.counting import counted
 from structured_streaming.extras import LAKE
 
 if TYPE_CHECKING:

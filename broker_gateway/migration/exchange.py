@@ -33,6 +33,7 @@ from broker_gateway.migration.rocketmq_files import (
     write_config,
 )
 from broker_gateway.runtime.clock import now_ms
+from store.counting import counted
 from store.delay_levels import DEFAULT_DELAY_LEVELS_MS
 from store.errors import ErasedError, StoreDamagedError
 from store.lite_queues import lite_topic_of
@@ -108,7 +109,7 @@ def _check_queues(catalog: Catalog) -> None:
     batches = sorted(topic.name for topic in catalog.topics() if has_batch_queues(topic))
     if batches:
         raise ConfigFileError(
-            f"{len(batches)} topics have queue.type BatchCQ, the first {batches[0]!r}: their queue files cannot be written, "
+            f"{counted(len(batches), 'topic')} {'has' if len(batches) == 1 else 'have'} queue.type BatchCQ, the first {batches[0]!r}: their queue files cannot be written, "
             "and a real broker does not start with others; delete these topics (mqadmin deleteTopic) before"
         )
 
@@ -117,7 +118,7 @@ def _check_erased(store: MessageStore) -> None:
     erased = store.erased.offsets
     if len(erased):
         raise ErasedError(
-            f"{len(erased)} records of the log are erased, the last at physical offset {erased[-1]}, and a real broker, which knows "
+            f"{counted(len(erased), 'record')} of the log {'is' if len(erased) == 1 else 'are'} erased, the last at physical offset {erased[-1]}, and a real broker, which knows "
             "of no erasures, would deliver them; wait until retention has removed their segments, or give --with-erased"
         )
 
@@ -218,7 +219,9 @@ def _take_check_points(
     restored = restore_in_flight(store, deliveries, points)
     result.in_flight = restored.in_flight
     if restored.gone:
-        result.problems.append(f"{restored.gone} messages in flight are no longer in the log: left out")
+        result.problems.append(
+            f"{counted(restored.gone, 'message')} in flight {'is' if restored.gone == 1 else 'are'} no longer in the log: left out"
+        )
 
 
 def _open(root: Path, broker: str, cluster: str) -> MessageStore:

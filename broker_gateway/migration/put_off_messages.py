@@ -61,6 +61,7 @@ from broker_gateway.lake.put_off import records, waiting
 from broker_gateway.lake.reader import Lake
 from broker_gateway.metadata.names import RETRY_PREFIX
 from broker_gateway.migration.rocketmq_files import CONFIG_FOLDER, quoted_keys
+from store.counting import counted
 from store.delay_levels import DEFAULT_DELAY_LEVELS_MS
 from store.errors import RecordError, RecordTooLargeError
 from store.log.copies import ORIGIN_PROPERTY, Origin, decode_origin
@@ -212,7 +213,8 @@ def take_from_lake(lake: Lake, store: MessageStore) -> tuple[PutOffMessages, int
             found.levels += 1
     if lost:
         found.problems.append(
-            f"{lost} messages that were put off cannot be made again: the lake has no body of them"
+            f"{counted(lost, 'message')} that {'was' if lost == 1 else 'were'} put off cannot be made again: the lake has no body of "
+            f"{'it' if lost == 1 else 'them'}"
         )
     return found, begin
 

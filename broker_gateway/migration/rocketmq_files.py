@@ -29,6 +29,7 @@ from broker_gateway.metadata.catalog import MAX_QUEUES, Catalog, Group, Topic
 from broker_gateway.metadata.data_version import DataVersion, DataVersionError, parse_data_version
 from broker_gateway.metadata.kept_fields import ConfigurationError
 from broker_gateway.runtime.errors import reason
+from store.counting import counted
 from store.log.segment import sync_folder
 
 CONFIG_FOLDER = "config"
@@ -128,7 +129,7 @@ def read_config(root: Path, now_ms: int) -> Config:
         found.groups.append(group)
     if forbidden:
         found.problems.append(
-            f"forbiddenTable names {len(forbidden)} groups that are not there, the first {min(forbidden)!r}: left out"
+            f"forbiddenTable names {counted(len(forbidden), 'group')} that {'is' if len(forbidden) == 1 else 'are'} not there, the first {min(forbidden)!r}: left out"
         )
     for name, row in _table(folder / "consumerOffset.json", "offsetTable", found).items():
         topic_name, _, group_name = name.partition("@")

@@ -146,7 +146,8 @@ class Logs:
             raise error
         if self._strict:
             raise UnreachableError(
-                f"{error}; start what is down, leave it out of the logs that are read, or ask without --strict, as `lakebroker sql` can"
+                f"{error}; start what is down, leave it out of the logs that are read, or ask by `lakebroker sql` and the like without "
+                "--strict, which then has what the lake holds of it"
             ) from error
         age = age_of(self._committed())
         self._tell(f"{error}; of it there is only what the lake holds{', ' if age else ''}{age}")

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from store.counting import counted
 from store.log_source import LogSource, LogState
 from store.scan import scan
 from structured_streaming.erased import NOTHING_ERASED, Erased, hides
@@ -85,7 +86,11 @@ class LogCheck:
             self._erased = self._erased.together(its)
         self._compare(state, first, end)
         if self._left:
-            yield f"{self._left:,} rows of erased records are there; `lakebroker maintain` removes them"
+            one = self._left == 1
+            yield (
+                f"{counted(self._left, 'row')} of erased records {'is' if one else 'are'} there; `lakebroker maintain` removes "
+                f"{'it' if one else 'them'}"
+            )
         for table in self._missing:
             for problem in (
                 *counted_problem("missing: the log has their records", self._missing[table]),

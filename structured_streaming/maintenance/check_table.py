@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from store.counting import counted
 from structured_streaming.commit.snapshot import DataFile, Snapshot
 from structured_streaming.erasures import BY_HAND
 from structured_streaming.maintenance.reading import FileError, parts
@@ -112,4 +113,4 @@ def counted_problem(what: str, keys: Sequence[pa.Table]) -> Iterator[str]:
     count = sum(each.num_rows for each in keys)
     if count:
         first = [text for each in keys for text in described(each)][:_SHOWN]
-        yield f"{count:,} rows are {what}, such as {', '.join(first)}"
+        yield f"{counted(count, 'row')} {'is' if count == 1 else 'are'} {what}, such as {', '.join(first)}"

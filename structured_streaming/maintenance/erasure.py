@@ -38,6 +38,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from store.counting import counted
 from structured_streaming.catalog.places import STAGING
 from structured_streaming.commit.ends import Ends, FollowedEnds
 from structured_streaming.commit.erasures_log import Erasures
@@ -138,7 +139,7 @@ class Erasure:
             )
         if self.scratch:
             found.append(
-                f"{self.scratch:,} scratch {'file' if self.scratch == 1 else 'files'} of other processes may hold some of them; run "
+                f"{counted(self.scratch, 'scratch file')} of other processes may hold some of them; run "
                 "`lakebroker maintain` when they are done, or an hour later"
             )
         return found

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from store.counting import counted
 from structured_streaming.commit.snapshot import DataFile
 from structured_streaming.errors import LakeError
 from structured_streaming.storage.folder import Folder
@@ -77,7 +78,7 @@ def parts(folder: Folder, file: DataFile, schema: pa.Schema) -> Iterator[Part]:
             raise FileError(file, error) from error
         stated, there = file.statistics.get("numRecords"), opened.metadata.num_rows
         if stated is not None and stated != there:
-            raise FileError(file, f"it holds {there:,} rows, the table's log says {stated:,}")
+            raise FileError(file, f"it holds {counted(there, 'row')}, the table's log says {stated:,}")
         for number in range(opened.num_row_groups):
             yield Part(file, opened, number, schema)
 

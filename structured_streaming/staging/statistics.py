@@ -13,6 +13,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from store.counting import counted
+
 TEXT = 32
 """Characters of a text in the statistics."""
 _LAST, _BEFORE_SURROGATES, _BEHIND_SURROGATES = 0x10FFFF, 0xD7FF, 0xE000
@@ -58,7 +60,7 @@ class Statistics:
     def refuted(self, stated: Mapping[str, Any]) -> Iterator[str]:
         """What is wrong in statistics that some writer stated for the rows that were counted in."""
         if (rows := stated.get("numRecords")) not in (None, self._rows):
-            yield f"{rows:,} rows are stated, {self._rows:,} are there"
+            yield f"{counted(rows, 'row')} {'is' if rows == 1 else 'are'} stated, {self._rows:,} {'is' if self._rows == 1 else 'are'} there"
         for name, nulls in (stated.get("nullCount") or {}).items():
             if nulls != self._nulls.get(name, nulls):
                 yield f"{nulls:,} nulls of {name} are stated, {self._nulls[name]:,} are there"

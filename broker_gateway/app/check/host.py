@@ -14,6 +14,7 @@ from typing import NamedTuple
 from broker_gateway.app.check.finding import Finding, ok, warn
 from broker_gateway.app.host_checks import GROWTH, Log
 from broker_gateway.config.gateway import GatewayConfig
+from store.counting import counted
 from store.index.checked_pages import MOST_OPEN
 from store.log.page_cache import LOCK_REMEDY, LOCKED_SEGMENTS
 
@@ -43,7 +44,7 @@ def check_pages(found: Log) -> Finding:
 def check_mappings(allowed: int, found: Log) -> Finding:
     """`allowed` is vm.max_map_count; each segment takes one, and so does each open file of the index."""
     needed = MAPS_BESIDE + MOST_OPEN + found.segments + GROWTH
-    value = f"{allowed:,} allowed (vm.max_map_count), some {needed:,} needed with {found.segments:,} segments"
+    value = f"{allowed:,} allowed (vm.max_map_count), some {needed:,} needed with {counted(found.segments, 'segment')}"
     if allowed < needed:
         return warn("mappings", value, f"sysctl -w vm.max_map_count={max(262_144, 2 * needed)}")
     return ok("mappings", value)

@@ -23,6 +23,7 @@ from broker_gateway.protocol.errors import RemotingError
 from broker_gateway.runtime.errors import StartError
 from broker_gateway.runtime.ports import check_ports
 from broker_gateway.transport.remoting.client import RemotingClient
+from store.counting import counted
 
 LAKE_S = 30.0
 """For the look at the lake."""
@@ -143,7 +144,7 @@ def check_lake(location: str, names: Sequence[str], store_is_new: bool) -> Findi
             f"{location} has {', '.join(brokers[:5])}, and not {', '.join(missing)}",
             "check lakeLocation and brokerName",
         )
-    return ok("lake", f"{location}, with {len(brokers)} brokers")
+    return ok("lake", f"{location}, with {counted(len(brokers), 'broker')}")
 
 
 def _within(seconds: float, call: Callable[[], _T]) -> _T:

@@ -14,6 +14,7 @@ from broker_gateway.app.host_checks import Log, check_descriptors, check_sizes, 
 from broker_gateway.app.supervisor import child_options, refuse_store
 from broker_gateway.config.gateway import GatewayConfig, config_of
 from broker_gateway.runtime.errors import StartError
+from store.counting import counted
 from store.log.claim import PROCESSES_FOLDER, holds_store
 from store.log.recovery import COMMIT_LOG_FOLDER
 
@@ -76,7 +77,7 @@ def _open_files(log: Log) -> Finding:
     """By the hard limit, to which the start raises the soft one."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     allowed = "unlimited" if hard == resource.RLIM_INFINITY else f"{hard:,} allowed"
-    value = f"{allowed}, with {log.segments:,} segments in the log"
+    value = f"{allowed}, with {counted(log.segments, 'segment')} in the log"
     return as_at_start("open files", value, lambda: check_descriptors(hard, log))
 
 

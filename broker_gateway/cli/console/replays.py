@@ -12,10 +12,11 @@ from broker_gateway.cli import replay_outcomes
 from broker_gateway.cli.console.asking import ANSWERS_S
 from broker_gateway.cli.console.errors import AskError
 from broker_gateway.cli.gateway_calls import GatewayCalls, Reached, connected, within
-from broker_gateway.cli.output import Failure, counted, overheard
+from broker_gateway.cli.output import Failure, overheard
 from broker_gateway.cli.questions.letters import Choice, ids_of, letters, letters_at, queues_of
 from broker_gateway.cli.replaying import Sender, key_of
 from broker_gateway.runtime.clock import now_ms
+from store.counting import counted
 
 MOST = 1_000
 """Dead letters of one replay; `lakebroker dlq replay` has no such limit."""

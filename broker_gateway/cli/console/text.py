@@ -7,6 +7,7 @@ from collections.abc import Collection
 from datetime import UTC, datetime
 
 from broker_gateway.runtime.printable import printable
+from store.counting import counted
 
 CELL = 200
 """Characters of a cell."""
@@ -59,7 +60,7 @@ def cut_said(count: int | None) -> str:
         return "no body is known"
     if count > BODY:
         return f"{count:,} bytes, of which the first {BODY:,} are shown"
-    return f"{count:,} byte{'' if count == 1 else 's'}"
+    return counted(count, "byte")
 
 
 def size(count: float | None) -> str:

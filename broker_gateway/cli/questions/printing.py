@@ -23,7 +23,6 @@ from rich.text import Text
 
 from broker_gateway.cli.output import (
     body_row,
-    counted,
     lines,
     show_table,
     table_width,
@@ -33,6 +32,7 @@ from broker_gateway.cli.output import (
 )
 from broker_gateway.cli.questions.rows import Columns, Row
 from broker_gateway.runtime.printable import printable
+from store.counting import counted
 
 _HEADS = {
     "store_timestamp": "stored",

@@ -28,9 +28,9 @@ from broker_gateway.cli.console.poll import Watched
 from broker_gateway.cli.console.replays import Place, Plan
 from broker_gateway.cli.console.server import Console
 from broker_gateway.cli.console.text import excerpt, number, shown, when, when_ms
-from broker_gateway.cli.output import counted
 from broker_gateway.cli.questions.rows import Row
 from broker_gateway.metadata.names import dead_letter_topic
+from store.counting import counted
 
 _STALE_S = 120.0
 _GROUPS = (

@@ -10,7 +10,8 @@ import typer
 from typer.testing import CliRunner
 
 from broker_gateway.cli.main import app
-from broker_gateway.cli.output import confirm, counted, fail, limited, show
+from broker_gateway.cli.output import confirm, fail, limited, show
+from store.counting import counted
 from store.log.record import Host, PendingRecord, encode_properties
 from store.message_store import MessageStore
 from store.opening import StoreOptions

@@ -568,7 +568,7 @@ def test_a_real_broker_is_not_handed_what_is_erased(broker: InProcessBroker) -> 
     send(broker, b"1", keys=["a"])
     erase(broker, "t", keys=["a"])
     broker.stop()
-    with pytest.raises(ErasedError, match=r"1 records of the log are erased.*--with-erased"):
+    with pytest.raises(ErasedError, match=r"1 record of the log is erased.*--with-erased"):
         export_to_rocketmq(broker.root)
     assert export_to_rocketmq(broker.root, with_erased=True)
     broker.restart()

@@ -101,7 +101,7 @@ def test_a_topic_of_batches_keeps_the_store_here_until_it_is_deleted(store: Path
     (problem,) = [each for each in import_from_rocketmq(store, "b", "c").problems if "BatchCQ" in each]
     assert "batches" in problem
     before = (store / "config" / "topics.json").read_bytes()
-    with pytest.raises(ConfigFileError, match=r"1 topics have queue\.type BatchCQ, the first 'batches'"):
+    with pytest.raises(ConfigFileError, match=r"1 topic has queue\.type BatchCQ, the first 'batches'"):
         export_to_rocketmq(store)
     assert (store / "config" / "topics.json").read_bytes() == before
     with InProcessBroker(store.parent, brokerName="b", brokerClusterName="c") as process:

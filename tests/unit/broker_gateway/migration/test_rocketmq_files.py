@@ -77,7 +77,7 @@ def test_what_no_group_may_not_read_is_left_out_and_named(tmp_path: Path) -> Non
     found = read_config(tmp_path, 0)
     assert forbidden(found.groups[0]) == {"t": 1}
     (problem,) = found.problems
-    assert "1 groups that are not there, the first 'gone'" in problem
+    assert "1 group that is not there, the first 'gone'" in problem
 
 
 def test_a_missing_file_does_not_take_the_problems_of_another(tmp_path: Path) -> None:

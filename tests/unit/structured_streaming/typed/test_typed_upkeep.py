@@ -174,7 +174,7 @@ def test_what_is_wrong_with_a_typed_table_is_told(store: Store) -> None:
     table.delete(f"physical_offset = {offset}")
     (problem,) = store.problems()
     assert problem.endswith(
-        f"typed_orders: 1 rows are missing: the log has their records, such as (broker-a, {store.rows()[0]['log_id']}, {offset})"
+        f"typed_orders: 1 row is missing: the log has their records, such as (broker-a, {store.rows()[0]['log_id']}, {offset})"
     )
 
 
