@@ -12,7 +12,7 @@ import os
 import sys
 
 if (
-    os.path.basename(sys.argv[0]) in ("lakebroker", "entry.py")
+    (__name__ == "__main__" or os.path.basename(sys.argv[0]) == "lakebroker")
     and "PYSPARK_GATEWAY_PORT" not in os.environ
     and "pyspark" not in sys.modules
     and _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler

@@ -87,9 +87,10 @@ class Lake:
     def dispatched_to(self, broker: str, log_id: str) -> int:
         """The physical offset below which every record of that log is in the lake; 0 when there is none.
 
-        A lake that was there and is not any more, such as where a mount is gone, cannot be read. It is what the progress table, committed after all other tables, says of the log. In a folder
-        the commits that were read are made durable before they are believed: a name that was just linked may be
-        gone after a power cut, while the segments it stands for stay deleted. Blocks. Raises LakeUnreachableError.
+        It is what the progress table, committed after all other tables, says of the log. In a folder the commits that were read are made
+        durable before they are believed: a name that was just linked may be gone after a power cut, while the segments it stands for stay
+        deleted. A lake that this process has seen and that is not there any more, such as where a mount is gone, cannot be read. Blocks.
+        Raises LakeUnreachableError.
         """
         from deltalake.exceptions import DeltaError, TableNotFoundError
 

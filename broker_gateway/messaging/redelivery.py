@@ -29,6 +29,7 @@ from broker_gateway.metadata.group_configuration import policy
 from broker_gateway.runtime.clock import now_ms
 from broker_gateway.runtime.tick import Stage
 from lakebroker_pb.lakebroker.journal.v1 import journal_pb2 as events
+from store.counting import counted
 from store.errors import StoreError
 
 RENEW_AT_MOST_MS = 3 * 3_600_000
@@ -100,7 +101,8 @@ class Redelivery:
                 self._give_back(state, message, group, now)
         elif message.attempt >= group.max_attempts:
             # a changed invisible time may be longer or end the attempt: which it was is not known here
-            reason = f"not acknowledged after {message.attempt} delivery attempts: they expired, or the consumer gave it back"
+            attempts = counted(message.attempt, "delivery attempt")
+            reason = f"not acknowledged after {attempts}: the time was over, or the consumer gave it back"
             wait_ms = self._mover.move(state, message, reason)
             if wait_ms is not None:
                 state.withhold(message, now + wait_ms, new_delivery_id())

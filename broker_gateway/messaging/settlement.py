@@ -19,6 +19,7 @@ from broker_gateway.messaging.receipts import Receipts
 from broker_gateway.messaging.resources import Resources
 from broker_gateway.runtime.clock import now_ms
 from lakebroker_pb.lakebroker.journal.v1 import journal_pb2 as events
+from store.counting import counted
 
 MAX_ACKS_A_CALL = 4096
 
@@ -115,7 +116,7 @@ class Settlement:
         """Moves a message to `%DLQ%<group>` at once."""
         topic = self._topic(topic, group)
         state, message = self._receipts.one(group, topic, handle, lite_topic)
-        reason = f"given up by the consumer after {message.attempt} delivery attempts"
+        reason = f"given up by the consumer after {counted(message.attempt, 'delivery attempt')}"
         if self._mover.move(state, message, reason, client_id) is not None:
             raise ServiceError(
                 Reason.INTERNAL_SERVER_ERROR,

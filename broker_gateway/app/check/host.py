@@ -186,8 +186,8 @@ def newest_change(folders: list[Path]) -> float | None:
     """When a file of the log was last changed."""
     times: list[float] = []
     for folder in folders:
-        if os.path.isdir(folder) and os.access(folder, os.R_OK | os.X_OK):
-            for entry in os.scandir(folder):
+        with contextlib.suppress(FileNotFoundError, PermissionError), os.scandir(folder) as entries:
+            for entry in entries:
                 with contextlib.suppress(FileNotFoundError):  # retention removes segments meanwhile
                     times.append(entry.stat().st_mtime)
     return max(times, default=None)

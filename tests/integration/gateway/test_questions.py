@@ -291,7 +291,7 @@ def test_dead_letters_are_the_same_wherever_they_are_asked_for(answers: dict[str
         assert (each["queue_offset"], each["body"]) == (before["queue_offset"], before["body"])
     assert [(row["consumer_group"], row["topic"]) for row in letters] == [("audit", "orders")] * 2 + [("billing", "orders")] * 2  # fmt: skip
     assert {(row["attempts"], row["reason"]) for row in letters} == {
-        (1, "given up by the consumer after 1 delivery attempts")
+        (1, "given up by the consumer after 1 delivery attempt")
     }
     assert asked("audit") == letters[:2]
     assert asked("audit", 1) == letters[:1]
