@@ -14,7 +14,7 @@ import typer
 
 from broker_gateway.cli import upkeep_commands
 from broker_gateway.cli.extras import need, need_lake
-from broker_gateway.cli.lake_commands import Lake
+from broker_gateway.cli.lake_options import Lake
 from broker_gateway.cli.output import fail, show, warn
 from broker_gateway.cli.registry_options import (
     RegistryTlsCa,

@@ -69,6 +69,11 @@ def warn(warnings: Iterable[str]) -> None:
             said.append(lines(warning))
 
 
+def tell(line: str) -> None:
+    """Prints a line for people on standard error: answers and JSON are on the other."""
+    warn([line])
+
+
 def lines(text: str) -> str:
     """Text of several lines, fit for a terminal."""
     return printable(text, keep="\n\t")

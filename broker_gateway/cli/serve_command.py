@@ -10,8 +10,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from broker_gateway.cli.extras import need_embedded
-from broker_gateway.cli.lake_commands import Lake, TlsCa
-from broker_gateway.cli.output import fail, warn
+from broker_gateway.cli.lake_options import (
+    Lake,
+    MessageDelayLevel,
+    NewerOfBrokers,
+    NewerOfNameServers,
+    NewerOfStores,
+    TlsCa,
+    newer_source,
+)
+from broker_gateway.cli.output import fail, tell
 from broker_gateway.cli.signals import Signalled, raised_signals
 from broker_gateway.cli.units import seconds, size
 from store.errors import SecretError
@@ -71,23 +79,14 @@ def serve(
     timeout: Annotated[
         str, typer.Option(help="What a statement has, to the last row that its client takes")
     ] = "10m",
-    brokers: Annotated[
-        str, typer.Option(help="Gateways, host:port,…, whose newest records are added to the tables")
-    ] = "",
-    namesrv: Annotated[
-        str,
-        typer.Option(help="Name servers, host:port;…: of all lakebrokers registered there, in their place"),
-    ] = "",
-    store: Annotated[
-        str, typer.Option(help="Folders of stores on this machine, in their place, divided by commas")
-    ] = "",
+    brokers: NewerOfBrokers = "",
+    namesrv: NewerOfNameServers = "",
+    store: NewerOfStores = "",
     brokers_token_file: Annotated[
         Path | None, typer.Option(envvar="LAKEBROKER_TOKEN_FILE", help="File with the gateways' token")
     ] = None,
     tls_ca: TlsCa = None,
-    message_delay_level: Annotated[
-        str, typer.Option(help="messageDelayLevel of the stores' brokers; gateways say theirs")
-    ] = "",
+    message_delay_level: MessageDelayLevel = "",
 ) -> None:
     statement_s = seconds("--timeout", timeout)
     if statement_s < 1:
@@ -98,23 +97,14 @@ def serve(
     from structured_streaming.errors import LakeError
     from structured_streaming.flight.service import Sizes
 
-    remote = bool(brokers or namesrv)
-    if brokers_token_file is not None and remote:
+    if brokers_token_file is not None and (brokers or namesrv):
         read_secret("--brokers-token-file", brokers_token_file)
-    source = {
-        "namesrv": namesrv,
-        "store": store,
-        "brokers": brokers,
-        "tokenFile": str(brokers_token_file) if brokers_token_file and remote else "",
-        "tlsCa": str(tls_ca) if tls_ca and remote else "",
-        "messageDelayLevel": message_delay_level,
-    }
-    live = {name: value for name, value in source.items() if value} if remote or store else {}
+    source = newer_source(brokers, namesrv, store, brokers_token_file, tls_ca, message_delay_level)
     limits = Limits(memory_bytes=memory_bytes, temp_folder=temp_folder, seconds=0)
     sizes = Sizes(statements=statements, statement_s=statement_s)
     try:
         with raised_signals():
-            _serve(lake, _listen(listen, token_file, tls_cert, tls_key), limits, sizes, live)
+            _serve(lake, _listen(listen, token_file, tls_cert, tls_key), limits, sizes, source)
     except LakeError as error:
         fail(str(error))
     except Signalled as stopped:
@@ -132,15 +122,15 @@ def _serve(lake: str, listen: Listen, limits: Limits, sizes: Sizes, source: dict
     listen.check()
     stores = filter(None, source.get("store", "").split(","))
     hidden = Hidden({**{each.strip(): "STORE" for each in stores}, lake: "LAKE"})
-    with EngineApart.open(lake, limits, source, tell=_tell, strict=True) as engine:
-        server = FlightServer(lambda bearer: serving(engine, sizes, bearer), listen, _tell, hidden)
+    with EngineApart.open(lake, limits, source, tell=tell, strict=True) as engine:
+        server = FlightServer(lambda bearer: serving(engine, sizes, bearer), listen, tell, hidden)
         server.start()
         try:
             scheme = "grpc+tls" if listen.key else "grpc"
-            _tell(f"{lake} is served at {scheme}://{written(listen.host, server.port)}")
+            tell(f"{lake} is served at {scheme}://{written(listen.host, server.port)}")
             threading.Event().wait()
         except Signalled as stopped:
-            _tell(f"{stopped}: statements that run have {_GRACE_S:g} s")
+            tell(f"{stopped}: statements that run have {_GRACE_S:g} s")
         finally:
             server.stop(_GRACE_S)
 
@@ -182,7 +172,3 @@ def read_secret(option: str, file: Path) -> bytes:
         fail(str(error))
     except OSError as error:
         fail(f"{option} {file} cannot be read: {error.strerror}")
-
-
-def _tell(line: str) -> None:
-    warn([line])

@@ -19,6 +19,12 @@ class Signalled(KeyboardInterrupt):
         self.status = 128 + number
 
 
+def status_of(stopped: KeyboardInterrupt) -> int:
+    """What a command answers that a signal ended; Signalled and Abandoned know which."""
+    status: int = getattr(stopped, "status", 128 + signal.SIGINT)
+    return status
+
+
 @contextmanager
 def raised_signals() -> Iterator[None]:
     """Within, signals raise Signalled, unless others take them meanwhile. Other threads than the main one get none."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from broker_gateway.cli.extras import need_lake
-from broker_gateway.cli.lake_commands import Lake
+from broker_gateway.cli.lake_options import Lake
 from broker_gateway.cli.output import fail, show, warn
 from broker_gateway.cli.registry_options import (
     RegistryTlsCa,

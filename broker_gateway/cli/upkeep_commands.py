@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from broker_gateway.cli.extras import need, need_lake
-from broker_gateway.cli.lake_commands import Lake
+from broker_gateway.cli.lake_options import Lake
 from broker_gateway.cli.output import fail, lines, show, warn
 from broker_gateway.cli.signals import Signalled, raised_signals
 from broker_gateway.cli.spark_session import Master, session_of

@@ -12,10 +12,10 @@ import typer
 
 from broker_gateway.cli.extras import need_embedded
 from broker_gateway.cli.gateway_calls import DEFAULT_GATEWAY, Reached, check_address, check_token
-from broker_gateway.cli.output import fail, warn
+from broker_gateway.cli.output import fail, tell
 from broker_gateway.cli.questions.brokers import OfBrokers
 from broker_gateway.cli.questions.wanted import Answers
-from broker_gateway.cli.signals import raised_signals
+from broker_gateway.cli.signals import raised_signals, status_of
 
 Lake = Annotated[
     str,
@@ -99,7 +99,7 @@ def opened(place: Asked) -> Iterator[Answers]:
             EmbeddedEngine.open(
                 place.lake,
                 source=source_of(place),
-                tell=_tell,
+                tell=tell,
                 strict=place.strict,
                 newer=_REMEDY,
                 loading=loading,
@@ -110,7 +110,7 @@ def opened(place: Asked) -> Iterator[Answers]:
     except LakeError as error:
         fail(str(error))
     except KeyboardInterrupt as stopped:
-        fail("interrupted", getattr(stopped, "status", 130))
+        fail("interrupted", status_of(stopped))
 
 
 def source_of(place: Asked) -> dict[str, str]:
@@ -141,8 +141,3 @@ def _listens(address: str) -> bool:
     except OSError:
         return False
     return True
-
-
-def _tell(line: str) -> None:
-    """On standard error: answers are on the other."""
-    warn([line])
