@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
@@ -11,7 +9,7 @@ from typing import Annotated
 import typer
 
 from broker_gateway.cli.extras import need
-from broker_gateway.cli.output import fail, parse_settings, warn
+from broker_gateway.cli.output import fail, parse_settings, say_at_once, warn
 from broker_gateway.runtime.errors import StartError
 from structured_streaming.extras import BROKER
 
@@ -29,10 +27,6 @@ Examples:
 
   lakebroker gateway -c broker.conf --check
 """
-
-
-_FORMAT = "lakeLogFormat"
-_LOGS_JSON = re.compile(rf"^\s*{_FORMAT}\s*=\s*json\s*$", re.MULTILINE)
 
 
 def register(app: typer.Typer) -> None:
@@ -90,7 +84,9 @@ def gateway(
             2,
         )
     if not (check or print_all or print_important):
-        _say_start(store, config_file, overrides)
+        named = [f"store {store}"] if store is not None else []
+        named += [f"configuration {config_file}"] if config_file is not None else []
+        say_at_once(f"starting a broker from {', '.join(named) or 'options alone'}")
     if check:
         from broker_gateway.cli.gateway_check import show_check
 
@@ -115,24 +111,6 @@ def gateway(
         end_beside_the_compiler()
     except StartError as error:
         fail(str(error), error.exit_code)
-
-
-def _say_start(store: Path | None, config_file: Path | None, overrides: Mapping[str, str]) -> None:
-    """Before what takes a second or two to import. A log that is JSON gets no other line."""
-    form = overrides.get(_FORMAT) or os.environ.get(f"LAKEBROKER_{_FORMAT}", "")
-    if form == "json" or (config_file is not None and _LOGS_JSON.search(_text(config_file))):
-        return
-    named = [f"store {store}"] if store is not None else []
-    named += [f"configuration {config_file}"] if config_file is not None else []
-    warn([f"starting a broker from {', '.join(named) or 'options alone'}"])
-
-
-def _text(file: Path) -> str:
-    """Empty where it cannot be read, which is told by what reads it in earnest; and of a pipe, which can be read once."""
-    try:
-        return file.read_text(errors="replace") if file.is_file() else ""
-    except OSError:
-        return ""
 
 
 def _arguments(config_file: Path | None, overrides: Mapping[str, str]) -> list[str]:

@@ -74,6 +74,12 @@ def tell(line: str) -> None:
     warn([line])
 
 
+def say_at_once(line: str) -> None:
+    """Tells who waits at a terminal what begins, before modules are imported that take a second or two. Logs get no such line."""
+    if sys.stderr is not None and sys.stderr.isatty():
+        warn([line])
+
+
 def lines(text: str) -> str:
     """Text of several lines, fit for a terminal."""
     return printable(text, keep="\n\t")

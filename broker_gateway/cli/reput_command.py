@@ -12,7 +12,7 @@ import typer
 from broker_gateway.cli.extras import need_spark
 from broker_gateway.cli.gateway_calls import check_token
 from broker_gateway.cli.lake_options import AnyMaster, Lake, MessageDelayLevel, TlsCa, TokenFile
-from broker_gateway.cli.output import fail, tell
+from broker_gateway.cli.output import fail, say_at_once, tell
 from broker_gateway.cli.registry_options import (
     RegistryTlsCa,
     RegistryTokenFile,
@@ -133,7 +133,7 @@ def reput(
     freshness_s = seconds("--target-freshness", target_freshness)
     file_size = size("--target-file-size", target_file_size)
     need_spark("reput")
-    tell(f"starting the reput from {brokers or namesrv or store} into {lake}; Spark takes some seconds")
+    say_at_once(f"starting the reput from {brokers or namesrv or store} into {lake}")
     from structured_streaming.commit.report import BatchReport
     from structured_streaming.errors import LakeError, StoppedError
     from structured_streaming.reput import run_reput

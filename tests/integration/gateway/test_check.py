@@ -19,6 +19,8 @@ from lakebroker_testing.gateway import ROOT, Gateway, NameServer, command
 from structured_streaming.lake import create_tables
 
 SMALL = str(16 << 20)
+FREE = {"grpcServerPort": "0", "listenPort": "0", "metricsPromExporterPort": "0"}
+"""Ports that nobody else has."""
 
 
 def checked(
@@ -27,9 +29,7 @@ def checked(
     """The status, the findings by check, the broker's before it where there is one, and standard error."""
     given = {
         "storePathRootDir": str(store),
-        "grpcServerPort": "0",
-        "listenPort": "0",
-        "metricsPromExporterPort": "0",
+        **FREE,
         "mappedFileSizeCommitLog": SMALL,
         **options,
     }
@@ -68,8 +68,10 @@ def test_a_host_that_fits_and_no_store_is_made(tmp_path: Path) -> None:
 
 def test_the_table_has_every_finding_and_its_remedy(tmp_path: Path) -> None:
     (tmp_path / "others").write_text("x")
+    given = {**FREE, "brokerId": "3"}
+    settings = [part for name, value in given.items() for part in ("--set", f"{name}={value}")]
     done = subprocess.run(
-        command("gateway", "--check", "--store", str(tmp_path), "--set", "brokerId=3"),
+        command("gateway", "--check", "--store", str(tmp_path), *settings),
         capture_output=True,
         text=True,
         cwd=ROOT,

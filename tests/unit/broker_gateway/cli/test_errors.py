@@ -237,7 +237,6 @@ def test_the_version_is_the_packages() -> None:
 def test_a_file_that_cannot_be_read_is_named_once(tmp_path: Path) -> None:
     missing = tmp_path / "missing"
     assert said("gateway", "-c", str(missing)) == (
-        f"lakebroker: starting a broker from configuration {missing}\n"
         f"lakebroker: the configuration file {missing} cannot be read: No such file or directory\n"
     )
     assert said("topic", "list", "--token-file", str(missing)) == (
@@ -257,15 +256,13 @@ def test_all_bad_options_are_named(tmp_path: Path) -> None:
     text = said("gateway", "--store", str(tmp_path / "store"), *settings)
     for name, value in bad.items():
         assert text.count(f"option {name}={value}: ") == 1
-    begun, *wrong = text.splitlines()
-    assert begun == f"lakebroker: starting a broker from store {tmp_path / 'store'}"
-    assert len(wrong) == len(bad)
+    assert len(text.splitlines()) == len(bad)
 
 
 def test_what_is_allowed_is_said_once() -> None:
-    assert said("gateway", "--transport", "x", "--set", "lakeLogFormat=json") == (
-        "lakebroker: option lakeTransport=x: allowed: http2, grpcio\n"
-    ), "beside a log of JSON lines no line says that it starts"
+    assert (
+        said("gateway", "--transport", "x") == "lakebroker: option lakeTransport=x: allowed: http2, grpcio\n"
+    )
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -274,8 +271,7 @@ def test_a_reput_that_is_stopped_before_it_reads_says_so(
 ) -> None:
     monkeypatch.setattr(reput_job, "checked", lambda options: os.kill(os.getpid(), number))
     reput = ["reput", "--brokers", "127.0.0.1:1", "--lake", str(tmp_path / "lake")]
-    begun = f"lakebroker: starting the reput from 127.0.0.1:1 into {tmp_path / 'lake'}; Spark takes some seconds\n"
-    line = f"{begun}lakebroker: stopped by {number.name} before it began to read"
+    line = f"lakebroker: stopped by {number.name} before it began to read"
     done = CliRunner().invoke(app, [*reput, "--once"])
     assert (done.exit_code, done.stderr) == (128 + number, f"{line}; run it again\n")
     done = CliRunner().invoke(app, reput)
@@ -288,6 +284,6 @@ def test_brokers_that_do_not_answer_are_named_once(tmp_path: Path) -> None:
         closed = [f"127.0.0.1:{each.getsockname()[1]}" for each in (one, two)]
     text = said("reput", "--once", "--brokers", ",".join(closed), "--lake", str(tmp_path / "lake"))
     assert (
-        text.partition("\n")[2]
+        text
         == "lakebroker: " + "; ".join(f"no broker at {each}: connection refused" for each in closed) + "\n"
     )
