@@ -35,10 +35,19 @@ class Place(NamedTuple):
     message_id: str
 
 
+class Mark(NamedTuple):
+    """Of a dead letter that this console sent again, or, unless it is `sure`, may have: no answer told. `number`: of marks until then."""
+
+    ids: frozenset[str]
+    at_ms: int
+    sure: bool
+    number: int
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """What would be sent again: `targets` are topics and how many go there; `failing` cannot be sent, and why of one of them; `again`
-    of them this console has sent before."""
+    of them this console has sent before, and `maybe` more it may have."""
 
     gateway: str
     group: str
@@ -47,17 +56,19 @@ class Plan:
     failing: int
     why: str
     again: int
+    maybe: int
 
 
 @dataclass(slots=True)
 class Run:
     """A replay under way, or its outcome when it `ended_ms`, by the clock; 0 before. `why`: of the first that failed; `error`: why it
-    ended before its end."""
+    ended before its end; `maybe`: those whose sending was begun, and no answer told."""
 
     group: str
     of: int
     sent: int = 0
     failed: int = 0
+    maybe: int = 0
     why: str = ""
     error: str = ""
     ended_ms: int = 0
@@ -69,8 +80,10 @@ class Run:
             return f"sending again: {self.sent + self.failed:,} of {counted(self.of, 'dead letter')}"
         parts = [f"{counted(self.sent, 'dead letter')} sent again"]
         parts += [f"{self.failed:,} could not be sent: {self.why}"] if self.failed else []
-        left = self.of - self.sent - self.failed
-        parts += [f"{left:,} not tried: {self.error or 'they are not there any more'}"] if left else []
+        why = self.error or "they are not there any more"
+        parts += [f"{self.maybe:,} may have been sent: {why}"] if self.maybe else []
+        left = self.of - self.sent - self.failed - self.maybe
+        parts += [f"{left:,} not tried" + ("" if self.maybe else f": {why}")] if left else []
         return "; ".join(parts)
 
 
@@ -85,15 +98,16 @@ class Replays:
         self._newest: Run | None = None
         self._stopped = threading.Event()
         self._runs: dict[str, Run] = {}
-        self._marked: OrderedDict[tuple[str, int, int], tuple[frozenset[str], int]] = OrderedDict()
-        """Ids of what was sent, and when."""
+        self._marked: OrderedDict[tuple[str, int, int], Mark] = OrderedDict()
+        self._marks = 0
+        """How many were ever set."""
 
     def plan(self, group: str, places: Iterable[Place]) -> Plan:
         """What a replay of these dead letters would do; none: of all of the group. Sends nothing. Raises AskError."""
         reached, wanted = self._allowed(), {(each.queue_id, each.queue_offset): each for each in places}
         rows: list[dict[str, Any]] = []
         keys: set[replay_outcomes.Key] = set()
-        again = 0
+        marks: list[Mark | None] = []
         try:
             with (
                 overheard(),
@@ -113,18 +127,22 @@ class Replays:
                         )
                     rows.append(sender.send(message))
                     keys.add(key)
-                    again += any(
-                        self.sent_ms(group, Place(queue_id, offset, each)) for each in ids_of(message)
-                    )
+                    marks.append(self._mark((group, queue_id, offset), ids_of(message)))
         except Failure as failure:
             raise AskError(failure.message) from None
         if not rows:
             raise AskError(f"{group} has no such dead letter at {reached.gateway}")
         failing = [row for row in rows if row["outcome"] != "would be sent"]
         targets = Counter(row["topic"] for row in rows if row["outcome"] == "would be sent")
-        why = failing[0]["outcome"] if failing else ""
         return Plan(
-            reached.gateway, group, frozenset(keys), tuple(sorted(targets.items())), len(failing), why, again
+            gateway=reached.gateway,
+            group=group,
+            keys=frozenset(keys),
+            targets=tuple(sorted(targets.items())),
+            failing=len(failing),
+            why=failing[0]["outcome"] if failing else "",
+            again=sum(mark is not None and mark.sure for mark in marks),
+            maybe=sum(mark is not None and not mark.sure for mark in marks),
         )
 
     def begin(self, plan: Plan) -> Run:
@@ -144,10 +162,9 @@ class Replays:
         """The group's newest since the console began."""
         return self._runs.get(group)
 
-    def sent_ms(self, group: str, place: Place) -> int:
-        """When this console sent a dead letter again, by the clock; 0: it did not."""
-        ids, at_ms = self._marked.get((group, place.queue_id, place.queue_offset), (frozenset(), 0))
-        return at_ms if place.message_id in ids else 0
+    def mark(self, group: str, place: Place) -> Mark | None:
+        """Of a dead letter; None: this console did not send it again."""
+        return self._mark((group, place.queue_id, place.queue_offset), {place.message_id})
 
     def stop(self) -> str:
         """Sends nothing more, behind the message that is under way. What became of a replay that this ended, in a sentence."""
@@ -156,7 +173,7 @@ class Replays:
         if thread is None or run is None or not thread.is_alive():
             return ""
         thread.join(_STOP_S)
-        more = "; one more may have been sent" if thread.is_alive() else ""
+        more = "; one more may have been sent" if thread.is_alive() or run.maybe else ""
         return f"the replay of {run.group} was ended: {counted(run.sent, 'dead letter')} of {run.of:,} sent again{more}"
 
     def _allowed(self) -> Reached:
@@ -185,12 +202,36 @@ class Replays:
             queue_id, offset, _ = key = key_of(message)
             if key not in plan.keys:
                 continue
-            row = sender.send(message)
+            place = plan.group, queue_id, offset
+            before = self._marked.get(place)
+            self._set(place, ids_of(message), sure=False)
+            run.maybe += 1
+            row = sender.send(message)  # which raises where it does not know
+            run.maybe -= 1
             if row["outcome"] == replay_outcomes.SENT:
                 run.sent += 1
-                self._marked[plan.group, queue_id, offset] = frozenset(ids_of(message)), now_ms()
-                if len(self._marked) > _MOST_MARKED:
-                    self._marked.popitem(last=False)
+                self._set(place, ids_of(message), sure=True)
             else:
                 run.failed += 1
                 run.why = run.why or row["outcome"]
+                self._unset(place, before)
+
+    def _mark(self, place: tuple[str, int, int], ids: set[str]) -> Mark | None:
+        with self._lock:
+            found = self._marked.get(place)
+        return None if found is None or found.ids.isdisjoint(ids) else found
+
+    def _set(self, place: tuple[str, int, int], ids: set[str], *, sure: bool) -> None:
+        with self._lock:
+            self._marks += 1
+            self._marked[place] = Mark(frozenset(ids), now_ms(), sure, self._marks)
+            if len(self._marked) > _MOST_MARKED:
+                self._marked.popitem(last=False)
+
+    def _unset(self, place: tuple[str, int, int], before: Mark | None) -> None:
+        """As it was before a sending that failed for sure."""
+        with self._lock:
+            if before is None:
+                self._marked.pop(place, None)
+            else:
+                self._marked[place] = before

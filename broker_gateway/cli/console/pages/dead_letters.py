@@ -25,7 +25,7 @@ from broker_gateway.cli.console.pages.parts import (
     watched,
 )
 from broker_gateway.cli.console.poll import Watched
-from broker_gateway.cli.console.replays import Place, Plan
+from broker_gateway.cli.console.replays import Mark, Place, Plan
 from broker_gateway.cli.console.server import Console
 from broker_gateway.cli.console.text import excerpt, number, shown, when, when_ms
 from broker_gateway.cli.questions.rows import Row
@@ -203,6 +203,10 @@ async def _confirmed(plan: Plan) -> bool:
             ui.label(
                 f"{plan.again:,} of them this console has sent again already; they would be there once more."
             ).classes("lb-bad")
+        if plan.maybe:
+            ui.label(
+                f"{plan.maybe:,} of them this console may have sent again: it was told no answer."
+            ).classes("lb-bad")
         if plan.failing:
             ui.label(f"{plan.failing:,} more cannot be sent: {shown(plan.why)}").classes("lb-note")
         ui.label(
@@ -234,7 +238,7 @@ def _letter(console: Console, row: Row) -> dict[str, Any]:
     return {
         "id": shown(f"{row['broker']} {row['dlq_queue_id']} {row['dlq_queue_offset']}", 1000),
         "place": list(place),
-        "again": when_ms(console.replays.sent_ms(row["consumer_group"], place)),
+        "again": _again(console.replays.mark(row["consumer_group"], place)),
         "at": when(row["dead_lettered_timestamp"]),
         "message_id": shown(row["message_id"]),
         "message_id_link": message_link(
@@ -247,3 +251,9 @@ def _letter(console: Console, row: Row) -> dict[str, Any]:
         "body": excerpt(row["body"]),
         "bytes": number(row["body_bytes"]),
     }
+
+
+def _again(mark: Mark | None) -> str:
+    if mark is None:
+        return ""
+    return when_ms(mark.at_ms) if mark.sure else f"perhaps, {when_ms(mark.at_ms)}"

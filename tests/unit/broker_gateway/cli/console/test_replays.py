@@ -15,7 +15,9 @@ from broker_gateway.cli.console import replays as module
 from broker_gateway.cli.console.errors import AskError
 from broker_gateway.cli.console.replays import Place, Plan, Replays
 from broker_gateway.cli.gateway_calls import GatewayCalls, Reached
+from broker_gateway.cli.output import fail
 from broker_gateway.cli.questions import letters as reading
+from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_testing.broker import InProcessBroker
 
@@ -107,11 +109,37 @@ def test_those_that_are_chosen_are_read_where_they_are_and_marked_when_they_are_
     assert sorted(sent(calls)) == [b"3", b"30"]
     assert calls.made.count("PullMessage") == 4, "sending reads no more than what was counted"
     assert replays.of("billing") is run
-    assert [bool(replays.sent_ms("billing", each)) for each in every].count(True) == 2
-    assert replays.sent_ms("billing", chosen[1])
-    assert not replays.sent_ms("billing", chosen[1]._replace(message_id="of another broker"))
+    assert [replays.mark("billing", each) is not None for each in every].count(True) == 2
+    assert replays.mark("billing", chosen[1]) is not None
+    assert replays.mark("billing", chosen[1]._replace(message_id="of another broker")) is None
     assert replays.plan("billing", ()).again == 2
     assert len(replays.plan("billing", ()).keys) == DEAD
+
+
+def test_a_message_whose_answer_is_lost_may_have_been_sent_and_the_next_question_counts_it(
+    calls: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer, refused = calls.broker.call, rpc.SendMessageResponse(status=pb.Status(code=pb.TOPIC_NOT_FOUND))
+
+    def lost(name: str, request: Any) -> Any:
+        number = calls.made.count("SendMessage")
+        if name == "SendMessage" and number == 2:
+            return refused
+        answered = answer(name, request)
+        return fail("nobody answered") if name == "SendMessage" and number == 4 else answered
+
+    monkeypatch.setattr(calls.broker, "call", lost)
+    replays, every = Replays(HERE, True), places(calls)
+    run = ended(replays, replays.plan("billing", ()))
+    assert run.said == (
+        "2 dead letters sent again; 1 could not be sent: failed: TOPIC_NOT_FOUND ; 1 may have been sent: nobody answered; "
+        f"{DEAD - 4} not tried"
+    )
+    assert sorted(sent(calls)) == [b"0", b"2", b"3"]
+    marks = [replays.mark("billing", each) for each in every[:5]]
+    assert [None if each is None else each.sure for each in marks] == [True, None, True, False, None]
+    plan = replays.plan("billing", ())
+    assert (plan.again, plan.maybe) == (2, 1)
 
 
 def test_a_place_with_another_message_is_no_dead_letter_that_was_chosen(calls: Calls) -> None:
