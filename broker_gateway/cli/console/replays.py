@@ -28,11 +28,13 @@ _EVERY = Choice("", "", frozenset(), None, None)
 
 
 class Place(NamedTuple):
-    """Where a dead letter is in its group's dead-letter topic, and one of its ids: another broker has another dead letter there."""
+    """Where a dead letter is in its group's dead-letter topic, and one of its ids: another broker has another dead letter there.
+    `broker`: its name, empty where it is not known."""
 
     queue_id: int
     queue_offset: int
     message_id: str
+    broker: str = ""
 
 
 class Mark(NamedTuple):
@@ -47,7 +49,8 @@ class Mark(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Plan:
     """What would be sent again: `targets` are topics and how many go there; `failing` cannot be sent, and why of one of them; `again`
-    of them this console has sent before, and `maybe` more it may have."""
+    of them this console has sent before, and `maybe` more it may have; `missing`
+    were chosen, and are not there."""
 
     gateway: str
     group: str
@@ -57,6 +60,7 @@ class Plan:
     why: str
     again: int
     maybe: int
+    missing: int
 
 
 @dataclass(slots=True)
@@ -104,7 +108,10 @@ class Replays:
 
     def plan(self, group: str, places: Iterable[Place]) -> Plan:
         """What a replay of these dead letters would do; none: of all of the group. Sends nothing. Raises AskError."""
-        reached, wanted = self._allowed(), {(each.queue_id, each.queue_offset): each for each in places}
+        reached, chosen = self._allowed(), frozenset(places)
+        wanted: dict[tuple[int, int], set[str]] = {}
+        for place in chosen:  # ids of each broker's
+            wanted.setdefault((place.queue_id, place.queue_offset), set()).add(place.message_id)
         rows: list[dict[str, Any]] = []
         keys: set[replay_outcomes.Key] = set()
         marks: list[Mark | None] = []
@@ -119,7 +126,7 @@ class Replays:
                 found = letters_at(calls, group, wanted) if wanted else letters(calls, group, queues, _EVERY)
                 for message in found:
                     queue_id, offset, _ = key = key_of(message)
-                    if wanted and wanted[queue_id, offset].message_id not in ids_of(message):
+                    if wanted and wanted[queue_id, offset].isdisjoint(ids_of(message)):
                         continue
                     if len(rows) >= MOST:
                         raise AskError(
@@ -143,6 +150,7 @@ class Replays:
             why=failing[0]["outcome"] if failing else "",
             again=sum(mark is not None and mark.sure for mark in marks),
             maybe=sum(mark is not None and not mark.sure for mark in marks),
+            missing=max(len(chosen) - len(rows), 0),
         )
 
     def begin(self, plan: Plan) -> Run:

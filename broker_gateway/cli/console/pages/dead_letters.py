@@ -207,6 +207,10 @@ async def _confirmed(plan: Plan) -> bool:
             ui.label(
                 f"{plan.maybe:,} of them this console may have sent again: it was told no answer."
             ).classes("lb-bad")
+        if plan.missing:
+            ui.label(
+                f"{plan.missing:,} of those chosen were not found at {shown(plan.gateway)}: another broker has them, or they are gone."
+            ).classes("lb-bad")
         if plan.failing:
             ui.label(f"{plan.failing:,} more cannot be sent: {shown(plan.why)}").classes("lb-note")
         ui.label(
@@ -234,7 +238,7 @@ def _group(console: Console, group: str) -> dict[str, str]:
 
 
 def _letter(console: Console, row: Row) -> dict[str, Any]:
-    place = Place(row["dlq_queue_id"], row["dlq_queue_offset"], str(row["message_id"]))
+    place = Place(row["dlq_queue_id"], row["dlq_queue_offset"], str(row["message_id"]), row["broker"] or "")
     return {
         "id": shown(f"{row['broker']} {row['dlq_queue_id']} {row['dlq_queue_offset']}", 1000),
         "place": list(place),

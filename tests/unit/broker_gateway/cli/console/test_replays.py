@@ -149,6 +149,14 @@ def test_a_place_with_another_message_is_no_dead_letter_that_was_chosen(calls: C
             Replays(HERE, True).plan("billing", [each])
 
 
+@pytest.mark.parametrize("first", [True, False])
+def test_dead_letters_of_two_brokers_at_one_place_are_two(calls: Calls, first: bool) -> None:
+    here = places(calls)[3]
+    other = here._replace(message_id="of another broker", broker="broker-b")
+    plan = Replays(HERE, True).plan("billing", [here, other] if first else [other, here])
+    assert (plan.targets, plan.missing) == ((("orders", 1),), 1)
+
+
 def test_a_long_replay_is_shown_while_it_goes_on_and_ends_between_two_messages(calls: Calls) -> None:
     replays, go = Replays(HERE, True), threading.Semaphore(0)
     plan = replays.plan("billing", ())
