@@ -50,7 +50,7 @@ class Mark(NamedTuple):
 class Plan:
     """What would be sent again: `targets` are topics and how many go there; `failing` cannot be sent, and why of one of them; `again`
     of them this console has sent before, and `maybe` more it may have; `missing`
-    were chosen, and are not there."""
+    were chosen, and are not there; `marks`: how many there were when it was begun."""
 
     gateway: str
     group: str
@@ -61,6 +61,7 @@ class Plan:
     again: int
     maybe: int
     missing: int
+    marks: int
 
 
 @dataclass(slots=True)
@@ -110,6 +111,7 @@ class Replays:
         """What a replay of these dead letters would do; none: of all of the group. Sends nothing. Raises AskError."""
         reached, chosen = self._allowed(), frozenset(places)
         wanted: dict[tuple[int, int], set[str]] = {}
+        marks_before = self._marks
         for place in chosen:  # ids of each broker's
             wanted.setdefault((place.queue_id, place.queue_offset), set()).add(place.message_id)
         rows: list[dict[str, Any]] = []
@@ -151,14 +153,19 @@ class Replays:
             again=sum(mark is not None and mark.sure for mark in marks),
             maybe=sum(mark is not None and not mark.sure for mark in marks),
             missing=max(len(chosen) - len(rows), 0),
+            marks=marks_before,
         )
 
     def begin(self, plan: Plan) -> Run:
-        """Begins to send what was planned, and nothing else, on a thread of its own. One at a time. Raises AskError."""
+        """Begins to send what was planned, and nothing else, on a thread of its own. One at a time. Raises AskError, also where some of
+        it was sent since."""
         reached = self._allowed()
         with self._lock:
             if self._thread is not None and self._thread.is_alive():
                 raise AskError("another replay is under way: wait for its end")
+            if since := self._marked_since(plan):
+                were = "was" if since == 1 else "were"
+                raise AskError(f"{since:,} of these dead letters {were} sent meanwhile: ask again")
             run = self._newest = self._runs[plan.group] = Run(plan.group, len(plan.keys))
             self._thread = threading.Thread(
                 target=self._run, args=(reached, plan, run), daemon=True, name="replay"
@@ -228,6 +235,11 @@ class Replays:
         with self._lock:
             found = self._marked.get(place)
         return None if found is None or found.ids.isdisjoint(ids) else found
+
+    def _marked_since(self, plan: Plan) -> int:
+        """How many of a plan were, or may have been, sent since it was made. Under the lock."""
+        found = [self._marked.get((plan.group, queue_id, offset)) for queue_id, offset, _ in plan.keys]
+        return sum(mark is not None and mark.number > plan.marks for mark in found)
 
     def _set(self, place: tuple[str, int, int], ids: set[str], *, sure: bool) -> None:
         with self._lock:

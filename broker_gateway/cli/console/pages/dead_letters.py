@@ -33,6 +33,9 @@ from broker_gateway.metadata.names import dead_letter_topic
 from store.counting import counted
 
 _STALE_S = 120.0
+ANSWER_S = 120.0
+"""For so long the question before a replay waits for an answer: what it says is of when it was asked."""
+_LATE = "late"
 _GROUPS = (
     Column("name", "group", link=True),
     Column("messages", "dead letters", number=True),
@@ -166,7 +169,10 @@ class _Letters:
         self._problem.visible = False
         try:
             plan = await workers.ask(lambda: replays.plan(self._group, places))
-            if await _confirmed(plan):
+            answer = await _answer(plan)
+            if answer is None:
+                self._fail(f"nothing was sent: the question was not answered within {ANSWER_S:.0f} s")
+            if answer:
                 replays.begin(plan)
                 self._letters.table.selected = []
                 self._show_run()
@@ -190,8 +196,8 @@ class _Letters:
         self._problem.text, self._problem.visible = shown(why, 1000), True
 
 
-async def _confirmed(plan: Plan) -> bool:
-    """Asks; names how many, of which group, and where they go."""
+async def _answer(plan: Plan) -> bool | None:
+    """Asks; names how many, of which group, and where they go. None: nobody answered in time."""
     count = sum(number for _, number in plan.targets)
     with ui.dialog() as dialog, ui.card().classes("lb-card").props("data-testid=confirm"):
         ui.label(f"Send {counted(count, 'dead letter')} of {shown(plan.group)} again?").classes("lb-title")
@@ -222,9 +228,10 @@ async def _confirmed(plan: Plan) -> bool:
                 "unelevated no-caps color=primary data-testid=confirm-send"
             ).set_enabled(count > 0)
             ui.button("Cancel", on_click=lambda: dialog.submit(False)).props("flat no-caps")
+        ui.timer(ANSWER_S, lambda: dialog.submit(_LATE), once=True)
     answer = await dialog
     dialog.clear()
-    return bool(answer)
+    return None if answer == _LATE else bool(answer)
 
 
 def _group(console: Console, group: str) -> dict[str, str]:

@@ -5,20 +5,21 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import pytest
 from nicegui import ui
 from nicegui.testing.user_simulation import user_simulation
 
 from broker_gateway.cli.console.asking import Places
-from broker_gateway.cli.console.facts import Found
+from broker_gateway.cli.console.facts import Found, Told
 from broker_gateway.cli.console.lake_engine import LakeEngine
-from broker_gateway.cli.console.pages import message
+from broker_gateway.cli.console.pages import dead_letters, message
 from broker_gateway.cli.console.poll import Poll
-from broker_gateway.cli.console.replays import Replays
+from broker_gateway.cli.console.replays import Place, Plan, Replays, Run
 from broker_gateway.cli.console.server import Console
 from broker_gateway.cli.console.workers import Workers
+from broker_gateway.cli.gateway_calls import Reached
 
 
 @pytest.fixture(autouse=True)
@@ -71,6 +72,58 @@ def test_of_two_searches_the_one_that_was_asked_for_last_is_shown() -> None:
             key.trigger("keydown.enter")
             await user.should_see("no message of first")
             await user.should_not_see("no message of second")
+
+    asyncio.run(run())
+    workers.close()
+
+
+class Dead(Places):
+    """With one dead letter."""
+
+    asked = 0
+
+    def dead_letters(self, group: str) -> Told:
+        self.asked += 1
+        return Told(())
+
+
+class Replaying(Replays):
+    """Plans to send one, and has sent some before."""
+
+    def __init__(self) -> None:
+        super().__init__(Reached("here:1", "", None, None), True)
+        self.begun = 0
+
+    def plan(self, group: str, places: Iterable[Place]) -> Plan:
+        return Plan("here:1", group, frozenset(), (("orders", 1),), 0, "", 0, 0, 2, 0)
+
+    def begin(self, plan: Plan) -> Run:
+        self.begun += 1
+        return Run(plan.group, 1)
+
+    def of(self, group: str) -> Run:
+        return Run(group, 1, sent=1, ended_ms=1)
+
+
+def test_a_question_before_a_replay_that_nobody_answers_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dead_letters, "ANSWER_S", 0.5)
+    places, workers, replays = Dead(None, LakeEngine("nowhere", {})), Workers(), Replaying()
+    console = Console(places, Poll(places, 1.0), workers, replays)
+
+    async def run() -> None:
+        async with user_simulation() as user:
+            dead_letters.register(console)
+            await user.open("/dead-letters?group=billing")
+            user.find("Replay all…").click()
+            await user.should_see("2 of those chosen were not found at here:1")
+            await user.should_see("nothing was sent: the question was not answered", retries=50)
+            await user.should_not_see("2 of those chosen were not found at here:1")
+            user.find("Replay all…").click()
+            await user.should_see("2 of those chosen were not found at here:1")
+            user.find("Send again").click()
+            while not replays.begun:  # noqa: ASYNC110  (which says nothing to anybody)
+                await asyncio.sleep(0.01)
+            await user.should_not_see("nothing was sent")
 
     asyncio.run(run())
     workers.close()

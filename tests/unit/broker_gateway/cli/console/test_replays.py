@@ -157,6 +157,17 @@ def test_dead_letters_of_two_brokers_at_one_place_are_two(calls: Calls, first: b
     assert (plan.targets, plan.missing) == ((("orders", 1),), 1)
 
 
+def test_what_another_tab_sent_meanwhile_is_not_sent_once_more(calls: Calls) -> None:
+    replays, every = Replays(HERE, True), places(calls)
+    ended(replays, replays.plan("billing", every[:2]))
+    plan, other = replays.plan("billing", every[:4]), replays.plan("billing", every[2:3])
+    assert plan.again == 2
+    ended(replays, other)
+    with pytest.raises(AskError, match=r"^1 of these dead letters was sent meanwhile: ask again$"):
+        replays.begin(plan)
+    assert ended(replays, replays.plan("billing", every[:4])).sent == 4
+
+
 def test_a_long_replay_is_shown_while_it_goes_on_and_ends_between_two_messages(calls: Calls) -> None:
     replays, go = Replays(HERE, True), threading.Semaphore(0)
     plan = replays.plan("billing", ())
