@@ -48,13 +48,16 @@ def open_lake(location: str) -> Folder:
 
 
 def identity(lake: Folder) -> tuple[str, int]:
-    """The id of its progress, which another lake at its place has not, and its version, which never goes back. Raises LocationError."""
+    """The id of its progress, which another lake at its place has not, and its version, which never goes back. Raises LocationError
+    (NoLakeError where that table is known to be missing)."""
     from deltalake import DeltaTable
-    from deltalake.exceptions import DeltaError
+    from deltalake.exceptions import DeltaError, TableNotFoundError
 
     try:
         table = DeltaTable(lake.child(REPUT_PROGRESS.name).uri)
         return str(table.metadata().id), int(table.version())
+    except TableNotFoundError as error:
+        raise NoLakeError(f"lake location {lake}: {error}") from error
     except (DeltaError, OSError) as error:
         raise LocationError(f"lake location {lake}: {error}") from error
 

@@ -23,19 +23,21 @@ LOOKED_S = 5.0
 NOT_YET = (
     "no lake yet at {}: the reput makes it when it has started, or `lakebroker init`; it is looked for again"
 )
+_CLOSE_S = 1.0
 _MEMORY = 512 << 20
 _MOST_TOLD = 20
 _heard: ContextVar[list[str] | None] = ContextVar("heard", default=None)
 
 
 class _Opened:
-    """An engine, and how many ask it; one that is `retired` is closed by the last of them."""
+    """An engine, and how many ask it; one that is `retired`, which says why, is closed by the last of them. `identity`: of its lake,
+    None where it could not be looked at."""
 
-    def __init__(self, engine: EmbeddedEngine, identity: tuple[str, int]) -> None:
+    def __init__(self, engine: EmbeddedEngine, identity: tuple[str, int] | None) -> None:
         self.engine = engine
         self.identity = identity
         self.users = 0
-        self.retired = False
+        self.retired = ""
 
 
 class LakeEngine:
@@ -46,6 +48,9 @@ class LakeEngine:
         self.location = location
         self._source = dict(source)
         self._lock = threading.Lock()
+        self._looking = threading.Lock()
+        """Of who looks at the lake's identity, and does not keep others waiting."""
+        self._closed = False
         self._opened: _Opened | None = None
         self._looked = 0.0
         """When its identity was looked at, by the monotonic clock."""
@@ -61,12 +66,12 @@ class LakeEngine:
         try:
             yield opened.engine
         except LakeError as error:
-            why = "the lake was made anew meanwhile: ask again" if opened.retired else str(error)
+            why = f"{opened.retired}: ask again" if opened.retired else str(error)
             raise AskError(why) from error
         finally:
             with self._lock:
                 opened.users -= 1
-                ends = opened.retired and not opened.users
+                ends = bool(opened.retired) and not opened.users
             if ends:
                 opened.engine.close()
 
@@ -88,15 +93,23 @@ class LakeEngine:
 
     def close(self) -> None:
         """Ends what is under way."""
-        opened, self._opened = self._opened, None
+        self._closed = True
+        held = self._lock.acquire(timeout=_CLOSE_S)  # an engine that is being opened is not waited for
+        try:
+            opened, self._opened = self._opened, None
+        finally:
+            if held:
+                self._lock.release()
         if opened is not None:
             opened.engine.close()
 
     def _taken(self) -> _Opened:
+        self._look()
         if not self._lock.acquire(timeout=STATEMENT_S):
             raise AskError(f"the lake {self.location} is being opened for more than {STATEMENT_S:.0f} s")
         try:
-            self._look()
+            if self._closed:
+                raise AskError("the console was ended")
             opened = self._opened = self._opened or self._open()
             opened.users += 1
             return opened
@@ -104,25 +117,46 @@ class LakeEngine:
             self._lock.release()
 
     def _look(self) -> None:
-        """Lets go of the engine where there is another lake by now, or none."""
-        from structured_streaming.errors import LakeError
+        """Lets go of the engine where there is another lake by now, or none. Meanwhile others use it; a look that fails says nothing of
+        the lake, and is made again later."""
+        if not self._looking.acquire(blocking=False):
+            return
+        try:
+            opened = self._opened
+            if opened is None or time.monotonic() < self._looked + LOOKED_S:
+                return
+            retired = self._changed(opened)
+            self._looked = time.monotonic()
+            if retired:
+                self._retire(opened, retired)
+        finally:
+            self._looking.release()
+
+    def _changed(self, opened: _Opened) -> str:
+        """Why its lake is another one; empty where it is the same, or nobody knows."""
+        from structured_streaming.errors import LakeError, NoLakeError
         from structured_streaming.lake import identity
         from structured_streaming.storage.location import lake_folder
 
-        opened, now = self._opened, time.monotonic()
-        if opened is None or now < self._looked + LOOKED_S:
-            return
-        self._looked = now
         try:
-            name, version = identity(lake_folder(self.location))
+            found = identity(lake_folder(self.location))
+        except NoLakeError:
+            return "the lake was removed meanwhile"
         except LakeError:
-            name, version = "", -1
-        if name == opened.identity[0] and version >= opened.identity[1]:
-            opened.identity = name, version
-            return
-        self._opened = None
-        opened.retired = True
-        if opened.users:
+            return ""
+        known, opened.identity = opened.identity, found
+        if known is not None and (found[0] != known[0] or found[1] < known[1]):
+            return "the lake was made anew meanwhile"
+        return ""
+
+    def _retire(self, opened: _Opened, why: str) -> None:
+        with self._lock:
+            if self._opened is not opened:  # closed meanwhile
+                return
+            self._opened = None
+            opened.retired = why
+            used = bool(opened.users)
+        if used:
             opened.engine.cancel()
         else:
             opened.engine.close()
@@ -137,10 +171,9 @@ class LakeEngine:
         if time.monotonic() < self._again:
             raise AskError(self._failed)
         limits = Limits(memory_bytes=_MEMORY, seconds=STATEMENT_S)
-        try:
+        known = None
+        with contextlib.suppress(LakeError):  # which opening says better
             known = identity(lake_folder(self.location))
-        except LakeError:  # which opening says better
-            known = "", -1
         try:
             engine = EmbeddedEngine.open(
                 self.location, limits, source=self._source or None, tell=_tell, repeats=True

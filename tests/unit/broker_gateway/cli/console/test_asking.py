@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -25,6 +26,7 @@ from broker_gateway.cli.questions import lake
 from lakebroker_pb.apache.rocketmq.v2 import admin_pb2 as public
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.lakebroker.admin.v1 import admin_pb2 as own
+from structured_streaming.errors import LocationError
 from structured_streaming.lake import create_tables
 from tests import example_lake
 from tests.lake_broker import LakeBroker
@@ -248,7 +250,7 @@ def test_a_lake_that_is_made_anew_at_its_place_is_opened_anew(
                 engine.rows(batches)
             under_way.age()
 
-    with pytest.raises(AskError, match="made anew meanwhile"):
+    with pytest.raises(AskError, match="the lake was removed meanwhile: ask again"):
         ask_while_it_goes()
     engine.close()
 
@@ -291,4 +293,33 @@ def test_a_lake_that_cannot_be_opened_is_said_and_tried_again_a_while_later(
         engine.rows("SELECT 1")
     now += lake_engine.AGAIN_S
     assert engine.rows("SELECT 1 AS one") == [{"one": 1}]
+    engine.close()
+
+
+def test_a_look_at_the_lake_that_fails_ends_no_statement_and_keeps_nobody_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr(lake_engine, "time", SimpleNamespace(monotonic=lambda: now))
+    engine = LakeEngine(str(example_lake.make(tmp_path / "lake")), {})
+    looking, go, looks = threading.Event(), threading.Event(), list[str]()
+
+    def slow(folder: object) -> tuple[str, int]:
+        looks.append(str(folder))
+        looking.set()
+        assert go.wait(60)
+        raise LocationError("the object store does not answer")
+
+    with engine.asked() as under_way, ThreadPoolExecutor(1) as other:
+        monkeypatch.setattr("structured_streaming.lake.identity", slow)
+        now += lake_engine.LOOKED_S
+        looker = other.submit(engine.rows, "SELECT 1 AS one")
+        assert looking.wait(60)
+        try:
+            assert engine.rows("SELECT 2 AS two") == [{"two": 2}], "while another thread looks"
+        finally:
+            go.set()
+        assert looker.result(60) == [{"one": 1}]
+        assert under_way.query("SELECT 3 AS three").read_all().to_pylist() == [{"three": 3}]
+        assert len(looks) == 1, "and it is not looked again at once"
     engine.close()
