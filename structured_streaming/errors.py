@@ -17,6 +17,10 @@ class NoLakeError(LocationError):
     """A place where there is no lake, and where one can be made."""
 
 
+class LacksTableError(LocationError):
+    """A lake that lacks a table which can be made: it is being made or upgraded, or that was broken off."""
+
+
 class SourceError(LakeError):
     """A log that cannot be read as asked."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from structured_streaming.errors import LakeError, LocationError, NoLakeError
+from structured_streaming.errors import LacksTableError, LakeError, LocationError, NoLakeError
 from structured_streaming.storage.delta_names import LOG
 from structured_streaming.storage.folder import Folder
 from structured_streaming.storage.location import check_commits, check_readable, lake_folder
@@ -23,8 +23,8 @@ every reader reads that, and a batch a second replaces 80,000 of a table a day."
 
 
 def open_lake(location: str) -> Folder:
-    """The folder of a lake that is there, with every table. Raises LocationError (NoLakeError where one can be made), LakeError for one
-    of a later version."""
+    """The folder of a lake that is there, with every table. Raises LocationError (NoLakeError where there is no table and one can be
+    made, LacksTableError where some are missing and can be made), LakeError for one of a later version."""
     folder = lake_folder(location)
     check_readable(folder)
     missing = [name for name in TABLES if not _is_table(folder.child(name))]
@@ -37,7 +37,7 @@ def open_lake(location: str) -> Folder:
         )
     if missing:
         _refuse_lost(folder, missing)
-        raise NoLakeError(
+        raise LacksTableError(
             f"the lake {folder} lacks the table {missing[0]}; `lakebroker init --lake` makes what is missing"
         )
     if _progress(folder)[0] < SCHEMA_VERSION:

@@ -149,7 +149,7 @@ def _console(
 
 def _check_lake(lake: str) -> None:
     from broker_gateway.cli.console.lake_engine import NOT_YET
-    from structured_streaming.errors import LakeError, NoLakeError
+    from structured_streaming.errors import LacksTableError, LakeError, NoLakeError
     from structured_streaming.lake import checked_place, open_lake
 
     need_embedded(f"--lake {lake}", lake)
@@ -159,6 +159,8 @@ def _check_lake(lake: str) -> None:
         except NoLakeError:
             checked_place(lake)  # where there can be none, it is of no use to wait for one
             warn([NOT_YET.format(lake)])
+        except LacksTableError as error:  # who makes it may be about to make that, too
+            warn([f"{error}; it is looked for again"])
     except LakeError as error:
         fail(str(error))
 

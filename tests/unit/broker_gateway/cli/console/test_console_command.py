@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import socket
 import subprocess
 import sys
@@ -12,10 +13,12 @@ from typer.testing import CliRunner
 
 from broker_gateway.cli.console import command
 from broker_gateway.cli.console.errors import AskError
+from broker_gateway.cli.console.lake_engine import LakeEngine
 from broker_gateway.cli.console.replays import Replays
 from broker_gateway.cli.gateway_calls import Reached
 from broker_gateway.cli.main import app
 from broker_gateway.transport.certificates import trial_certificate
+from structured_streaming.lake import create_tables
 
 ROOT = Path(__file__).resolve().parents[5]
 HERE = Reached("127.0.0.1:1", "", None, None)
@@ -83,6 +86,19 @@ def test_a_lake_that_is_not_made_yet_is_waited_for(tmp_path: Path, capfd: pytest
     for place in (tmp_path, tmp_path / "lake"):
         command._check_lake(str(place))
         assert f"no lake yet at {place}" in capfd.readouterr().err
+
+
+def test_a_lake_that_lacks_a_table_is_waited_for_and_called_what_it_is(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    create_tables(str(tmp_path))
+    shutil.rmtree(tmp_path / "quarantine")
+    command._check_lake(str(tmp_path))
+    with pytest.raises(AskError) as asked:
+        LakeEngine(str(tmp_path), {}).rows("SELECT 1")
+    for said in (capfd.readouterr().err, str(asked.value)):
+        assert "lacks the table quarantine; `lakebroker init --lake` makes what is missing" in said
+        assert "no lake yet" not in said
 
 
 @pytest.mark.parametrize(
