@@ -29,7 +29,7 @@ from broker_gateway.cli.console.text import BODY, EXCERPT
 from broker_gateway.cli.gateway_calls import GatewayCalls, NoSuchCall, Reached, connected, within
 from broker_gateway.cli.output import Failure, fail, overheard
 from broker_gateway.cli.questions.brokers import OfBrokers
-from broker_gateway.cli.questions.letters import Choice
+from broker_gateway.cli.questions.letters import EVERY
 from broker_gateway.cli.questions.rows import Row, totals
 from broker_gateway.cli.questions.wanted import Answers, Wanted
 from broker_gateway.metadata.names import DLQ_PREFIX, RETRY_PREFIX
@@ -49,7 +49,6 @@ _MINUTE_MS = 60_000
 _MOST_TOPICS = 8
 """That moved in all of these minutes; of more, the newest part of them."""
 _NEWEST = "change_timestamp DESC, physical_offset DESC, ordinal DESC"
-_EVERY = Choice("", "", frozenset(), None, None)
 
 
 @contextlib.contextmanager
@@ -237,7 +236,7 @@ class Places:
     def dead_letters(self, group: str) -> Told:
         """A group's, with cut bodies: rows of `DEAD_LETTERS`. Raises AskError."""
         with self._answering(EXCERPT) as (answers, lacking):
-            return Told(tuple(answers.dead_letters(group, _EVERY, MOST_LETTERS)), lacking())
+            return Told(tuple(answers.dead_letters(group, EVERY, MOST_LETTERS)), lacking())
 
     @contextlib.contextmanager
     def _answering(self, most_body: int = BODY) -> Iterator[tuple[Answers, Callable[[], tuple[str, ...]]]]:

@@ -13,7 +13,7 @@ from broker_gateway.cli.console.asking import ANSWERS_S
 from broker_gateway.cli.console.errors import AskError
 from broker_gateway.cli.gateway_calls import GatewayCalls, Reached, connected, within
 from broker_gateway.cli.output import Failure, overheard
-from broker_gateway.cli.questions.letters import Choice, ids_of, letters, letters_at, queues_of
+from broker_gateway.cli.questions.letters import EVERY, ids_of, letters, letters_at, queues_of
 from broker_gateway.cli.replaying import Sender, key_of
 from broker_gateway.runtime.clock import now_ms
 from store.counting import counted
@@ -24,7 +24,6 @@ _RATE = 100.0
 """Messages a second."""
 _STOP_S = 3.0
 _MOST_MARKED = 100_000
-_EVERY = Choice("", "", frozenset(), None, None)
 
 
 class Place(NamedTuple):
@@ -125,7 +124,7 @@ class Replays:
             ):
                 sender = Sender(calls, _RATE, dry_run=True)
                 queues = queues_of(calls, group)
-                found = letters_at(calls, group, wanted) if wanted else letters(calls, group, queues, _EVERY)
+                found = letters_at(calls, group, wanted) if wanted else letters(calls, group, queues, EVERY)
                 for message in found:
                     queue_id, offset, _ = key = key_of(message)
                     if wanted and wanted[queue_id, offset].isdisjoint(ids_of(message)):

@@ -12,7 +12,6 @@ from broker_gateway.cli.output import fail
 from broker_gateway.cli.units import instant
 
 _BATCH = 32
-_EVERYTHING = ""
 
 
 class Choice(NamedTuple):
@@ -35,6 +34,10 @@ class Choice(NamedTuple):
         )
 
 
+EVERY = Choice("", "", frozenset(), None, None)
+"""All that there are."""
+
+
 def letters(calls: GatewayCalls, group: str, queues: int, choice: Choice) -> Iterator[Any]:
     """The chosen dead letters of one queue after the other, oldest first."""
     for queue_id in range(queues):
@@ -54,7 +57,7 @@ def letters_at(calls: GatewayCalls, group: str, places: Iterable[tuple[int, int]
             count = 1
             while count < min(_BATCH, len(waiting)) and waiting[count] == waiting[0] + count:
                 count += 1
-            found, at = _pulled(calls, group, queue_id, (waiting[0], count), _EVERYTHING)
+            found, at = _pulled(calls, group, queue_id, (waiting[0], count), EVERY.expression)
             wanted = set(waiting)
             yield from (each for each in found if each.system_properties.queue_offset in wanted)
             waiting = [offset for offset in waiting if offset >= at]

@@ -24,7 +24,7 @@ from broker_gateway.cli.main import app
 from broker_gateway.cli.questions import asked as places
 from broker_gateway.cli.questions.brokers import OfBrokers
 from broker_gateway.cli.questions.lake import OfLake
-from broker_gateway.cli.questions.letters import Choice
+from broker_gateway.cli.questions.letters import EVERY
 from broker_gateway.cli.questions.wanted import Answers, Wanted
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_testing.client import OPTIONS, Client
@@ -273,11 +273,10 @@ def test_where_a_message_was_stored_is_the_same_and_the_lake_tells_the_rest(all_
 
 
 def test_dead_letters_are_the_same_wherever_they_are_asked_for(answers: dict[str, Answers]) -> None:
-    every = Choice("", "", frozenset(), None, None)
 
     def asked(group: str = "", most: int = 100, **choice: Any) -> list[Row]:
         found = {
-            name: each.dead_letters(group, every._replace(**choice), most) for name, each in answers.items()
+            name: each.dead_letters(group, EVERY._replace(**choice), most) for name, each in answers.items()
         }
         assert found["lake"] == found["both"]
         assert found["gateway"] == [row | OF_LAKES for row in found["lake"]]

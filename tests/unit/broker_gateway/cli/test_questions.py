@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from broker_gateway.cli.main import app
 from broker_gateway.cli.questions import brokers
 from broker_gateway.cli.questions.lake import OfLake
-from broker_gateway.cli.questions.letters import Choice
+from broker_gateway.cli.questions.letters import EVERY
 from broker_gateway.cli.questions.printing import print_rows
 from broker_gateway.cli.questions.rows import (
     DEAD_LETTERS,
@@ -48,7 +48,6 @@ from tests.union_lake import commit, cuts, manifest
 from tests.view_logs import ViewLog
 
 AT = datetime(2026, 11, 25, 8, 0, 0, 123_000, UTC)
-EVERY = Choice("", "", frozenset(), None, None)
 
 
 def a_message(number: int, body: bytes | None = b"hello", topic: str = "orders") -> Row:

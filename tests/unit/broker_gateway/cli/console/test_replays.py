@@ -68,14 +68,13 @@ def until(holds: Callable[[], object]) -> None:
 
 def places(calls: Calls) -> list[Place]:
     """Of all dead letters."""
-    every = module._EVERY
     return [
         Place(
             each.system_properties.queue_id,
             each.system_properties.queue_offset,
             each.system_properties.message_id,
         )
-        for each in reading.letters(calls, "billing", 1, every)
+        for each in reading.letters(calls, "billing", 1, reading.EVERY)
     ]
 
 
