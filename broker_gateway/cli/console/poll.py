@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from bisect import bisect_right
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
 
@@ -29,7 +30,7 @@ from broker_gateway.runtime.clock import now_ms
 
 T = TypeVar("T")
 MOST_WATCHED = 200
-"""Groups or topics that are asked for one by one."""
+"""Groups or topics that are asked for one by one; of more that tabs show, the next ones each time."""
 _FEW = 50
 """Groups whose lag is taken down though no tab shows them."""
 _IDLE_S = 30.0
@@ -70,6 +71,22 @@ class Queues(NamedTuple):
     said: tuple[str, ...] = ()
 
 
+class _Turns:
+    """Of more names than are asked for at a time, the next ones each time, from the first on again behind the last."""
+
+    def __init__(self) -> None:
+        self._last = ""
+
+    def next(self, names: Collection[str]) -> list[str]:
+        ordered = sorted(names)
+        if len(ordered) <= MOST_WATCHED:
+            return ordered
+        at = bisect_right(ordered, self._last)
+        taken = (ordered[at:] + ordered[:at])[:MOST_WATCHED]
+        self._last = taken[-1]
+        return taken
+
+
 class Poll:
     """Begins with `start`. Pages read its facts, and say with `watched` what they show."""
 
@@ -79,6 +96,7 @@ class Poll:
         self._tabs: dict[str, Watched] = {}
         self._stopped = threading.Event()
         self._soon: dict[str, threading.Event] = {}
+        self._lag_turns, self._queues_turns, self._topics_turns = _Turns(), _Turns(), _Turns()
         self.history = History()
         self.brokers: Fact[tuple[Broker, ...]] = Fact(())
         self.tasks: Fact[tuple[Task, ...]] = Fact(())
@@ -176,7 +194,7 @@ class Poll:
         groups = {group for tab in list(self._tabs.values()) for group in tab.groups}
         if len(names.groups) <= _FEW:
             groups |= {group.name for group in names.groups}
-        asked = sorted(groups)[:MOST_WATCHED]
+        asked = self._lag_turns.next(groups)
         if not asked:
             return {}
         rows = self._places.lag(asked, names)
@@ -184,11 +202,12 @@ class Poll:
         found: dict[str, list[Row]] = {group: [] for group in asked}
         for row in rows:
             found.setdefault(row["consumer_group"], []).append(row)
-        return found
+        return _kept(self.lag.value, groups, asked) | found
 
     def _ask_queues(self) -> dict[str, Queues]:
         groups = {tab.queues_of for tab in list(self._tabs.values()) if tab.queues_of}
-        return {group: self._queues_of(group) for group in sorted(groups)[:MOST_WATCHED]}
+        asked = self._queues_turns.next(groups)
+        return _kept(self.queues.value, groups, asked) | {group: self._queues_of(group) for group in asked}
 
     def _queues_of(self, group: str) -> Queues:
         try:
@@ -199,5 +218,13 @@ class Poll:
 
     def _ask_topics(self) -> dict[str, TopicStatus]:
         topics = {topic for tab in list(self._tabs.values()) for topic in tab.topics}
-        asked = sorted(topics)[:MOST_WATCHED]
-        return self._places.topic_status(asked) if asked else {}
+        asked = self._topics_turns.next(topics)
+        if not asked:
+            return {}
+        return _kept(self.topics.value, topics, asked) | self._places.topic_status(asked)
+
+
+def _kept(before: dict[str, T], names: Collection[str], asked: Collection[str]) -> dict[str, T]:
+    """Answers about those names whose turn it is not."""
+    kept = set(names).difference(asked)
+    return {name: value for name, value in before.items() if name in kept}

@@ -129,8 +129,21 @@ def test_lag_is_asked_of_all_groups_where_they_are_few_else_of_those_that_a_tab_
     until(lambda: set(poll.lag.value) == {"g7"})
     poll.watched("tab", Watched(groups=frozenset(f"g{each}" for each in range(5_000))))
     until(lambda: len(poll.lag.value) > 1)
-    assert len(poll.lag.value) == MOST_WATCHED
+    assert max(map(len, many.asked)) == MOST_WATCHED
     assert poll.tabs == 1
+
+
+def test_of_more_names_than_are_asked_for_at_a_time_each_has_its_turn_and_keeps_its_answer(
+    running: Any,
+) -> None:
+    places = Answering(10_000)
+    poll = running(places)
+    names = frozenset(f"n{each}" for each in range(2 * MOST_WATCHED + 1))
+    poll.watched("tab", Watched(groups=names, topics=names))
+    until(lambda: set(poll.lag.value) == set(poll.topics.value) == names)
+    assert max(map(len, places.topics_asked)) == MOST_WATCHED
+    poll.watched("tab", Watched(groups=frozenset({"n1"}), topics=frozenset({"n1"})))
+    until(lambda: set(poll.lag.value) == set(poll.topics.value) == {"n1"})
 
 
 def test_a_lake_alone_is_asked_nothing_while_no_tab_is_open(running: Any) -> None:
