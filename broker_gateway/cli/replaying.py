@@ -8,7 +8,7 @@ from typing import Any
 from broker_gateway.cli import replay_outcomes
 from broker_gateway.cli.gateway_calls import GatewayCalls
 from broker_gateway.cli.new_messages import end_transaction, send_message
-from broker_gateway.cli.output import lines
+from broker_gateway.cli.output import fail, lines
 from broker_gateway.cli.questions.letters import id_before, topic_before
 
 REPLAYED = "REPLAY_OF"
@@ -59,6 +59,10 @@ class Sender:
             if order:
                 self._held_by[place] = origin_id
             return row | {"outcome": _refused(answer.status)}
+        if not answer.entries:
+            fail(
+                f"the gateway at {self._calls.address} answered SendMessage without a message; is it a lakebroker?"
+            )
         if new.system_properties.message_type == pb.TRANSACTION:
             ended = end_transaction(self._calls, new.topic, answer.entries[0], pb.COMMIT)
             if ended.status.code != pb.OK:
@@ -69,7 +73,8 @@ class Sender:
 def _refused(status: Any) -> str:
     from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 
-    return lines(f"failed: {pb.Code.Name(status.code)} {status.message}")
+    code = pb.Code.Name(status.code) if status.code in pb.Code.values() else str(status.code)
+    return lines(f"failed: {code} {status.message}")
 
 
 def _again(message: Any, topic: str, origin_id: str) -> Any:

@@ -127,6 +127,8 @@ class Replays:
                 found = letters_at(calls, group, wanted) if wanted else letters(calls, group, queues, EVERY)
                 for message in found:
                     queue_id, offset, _ = key = key_of(message)
+                    if key in keys:  # of a gateway that gives it twice
+                        continue
                     if wanted and wanted[queue_id, offset].isdisjoint(ids_of(message)):
                         continue
                     if len(rows) >= MOST:
@@ -209,13 +211,15 @@ class Replays:
     def _send(self, calls: GatewayCalls, plan: Plan, run: Run) -> None:
         sender = Sender(calls, _RATE, dry_run=False)
         places = {(queue_id, offset) for queue_id, offset, _ in plan.keys}
+        waiting = set(plan.keys)
         for message in letters_at(calls, plan.group, places):
             if self._stopped.is_set():
                 run.error = "the console was ended"
                 return
             queue_id, offset, _ = key = key_of(message)
-            if key not in plan.keys:
+            if key not in waiting:
                 continue
+            waiting.remove(key)
             place = plan.group, queue_id, offset
             before = self._marked.get(place)
             self._set(place, ids_of(message), sure=False)

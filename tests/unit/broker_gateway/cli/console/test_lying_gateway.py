@@ -140,3 +140,50 @@ def test_a_health_that_has_no_name_is_none() -> None:
         connected(reached.gateway, None, None) as calls,
     ):
         assert calls.health(5.0) == "77"
+
+
+def _letter(offset: int) -> list[rpc.PullMessageResponse]:
+    system = pb.SystemProperties(message_id=str(offset), queue_offset=offset)
+    system.dead_letter_queue.topic, system.dead_letter_queue.message_id = "t", str(offset)
+    message = pb.Message(topic=pb.Resource(name="%DLQ%g"), system_properties=system, body=b"b")
+    return [
+        rpc.PullMessageResponse(status=OK),
+        rpc.PullMessageResponse(message=message),
+        rpc.PullMessageResponse(message=message),
+        rpc.PullMessageResponse(next_offset=offset + 1),
+    ]
+
+
+def _three(request: bytes) -> rpc.QueryOffsetResponse:
+    answer = _offset(request)
+    return rpc.QueryOffsetResponse(status=OK, offset=min(answer.offset, 3))
+
+
+@pytest.mark.parametrize(
+    ("sent", "said"),
+    [
+        ([OK, None], "1 dead letter sent again; 1 may have been sent: the gateway at "),
+        ([OK, pb.Status(code=4), OK], "2 dead letters sent again; 1 could not be sent: failed: 4 "),
+    ],
+)
+def test_what_became_of_each_dead_letter_of_a_replay_is_said(sent: list[Any], said: str) -> None:
+    answers = iter(sent)
+
+    def send(_: bytes) -> rpc.SendMessageResponse:
+        status = next(answers)
+        if status is None:
+            raise ConnectionError("this one is not answered")
+        return rpc.SendMessageResponse(status=status, entries=[rpc.SendResultEntry(status=status)])
+
+    def pull(request: bytes) -> list[rpc.PullMessageResponse]:
+        return _letter(rpc.PullMessageRequest.FromString(request).offset)
+
+    with lying(PullMessage=pull, QueryOffset=_three, SendMessage=send) as reached:
+        replaying = Replays(reached, allowed=True)
+        plan = replaying.plan("g", ())
+        assert (len(plan.keys), plan.targets) == (3, (("t", 3),))
+        run = replaying.begin(plan)
+        assert replaying._thread is not None
+        replaying._thread.join(20)
+        assert run.said.startswith(said)
+        assert run.said.endswith("; 1 not tried") is (None in sent)
