@@ -6,40 +6,49 @@ import logging
 import time
 
 MOST = 20
-"""Records of these loggers together in a period."""
+"""Records of one level of one logger in a period."""
 PERIOD_S = 60.0
 _LOGGERS = ("nicegui", "socketio.server", "engineio.server", "uvicorn.error", "asyncio")
 
 
+class _Count:
+    """Of a logger's records of a level."""
+
+    def __init__(self) -> None:
+        self.ends_s = 0.0
+        self.taken = 0
+        self.left_out = 0
+
+
 class LogLimit(logging.Filter):
-    """Takes so many records in a period. The last of them says that others are left out, and the first of a later one how many were."""
+    """Takes so many records in a period, of each logger and level, so that warnings that tabs cause hide no error of the server. The
+    last of them says that others are left out, and the first of a later period how many were."""
 
     def __init__(self, most: int = MOST, period_s: float = PERIOD_S) -> None:
         super().__init__()
         self._most = most
         self._period_s = period_s
-        self._ends_s = 0.0
-        self._taken = 0
-        self._left_out = 0
+        self._counts: dict[tuple[str, int], _Count] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
         now = time.monotonic()
-        if now >= self._ends_s:
-            self._ends_s, self._taken = now + self._period_s, 0
-            if self._left_out:
-                _add(record, f"{self._left_out:,} records were left out before this one")
-                self._left_out = 0
-        if self._taken == self._most:
-            self._left_out += 1
+        count = self._counts.setdefault((record.name, record.levelno), _Count())
+        if now >= count.ends_s:
+            count.ends_s, count.taken = now + self._period_s, 0
+            if count.left_out:
+                _add(record, f"{count.left_out:,} records were left out before this one")
+                count.left_out = 0
+        if count.taken == self._most:
+            count.left_out += 1
             return False
-        self._taken += 1
-        if self._taken == self._most:
+        count.taken += 1
+        if count.taken == self._most:
             _add(record, f"what else comes within {self._period_s:.0f} s of the first is left out")
         return True
 
 
 def limit_logs() -> None:
-    """Of the libraries that answer tabs, together."""
+    """Of the libraries that answer tabs."""
     limit = LogLimit()
     for name in _LOGGERS:
         logging.getLogger(name).addFilter(limit)

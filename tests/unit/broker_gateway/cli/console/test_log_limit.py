@@ -16,17 +16,21 @@ def test_records_beyond_the_limit_are_left_out_and_counted(monkeypatch: pytest.M
     monkeypatch.setattr(log_limit, "time", SimpleNamespace(monotonic=lambda: now))
     limit, said = LogLimit(2, 60.0), list[str]()
 
-    def log(text: str) -> None:
-        record = logging.LogRecord("nicegui", logging.ERROR, "", 0, "%s failed", (text,), None)
+    def log(text: str, logger: str = "nicegui", level: int = logging.WARNING) -> None:
+        record = logging.LogRecord(logger, level, "", 0, "%s failed", (text,), None)
         if limit.filter(record):
             said.append(record.getMessage())
 
     for number in range(5):
         log(f"event {number}")
+    log("the server", "uvicorn.error")
+    log("this", level=logging.ERROR)
     now += 60.0
     log("another")
     assert said == [
         "event 0 failed",
         "event 1 failed (what else comes within 60 s of the first is left out)",
+        "the server failed",
+        "this failed",
         "another failed (3 records were left out before this one)",
     ]
