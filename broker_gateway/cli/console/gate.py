@@ -6,7 +6,7 @@
 | Origin, where there is one; of what has none, who loads it (Sec-Fetch-Site) | another page, but for a link to this one: 403 |
 | cookie or bearer token, where there is a token | the login page, or 401 |
 | websockets under way | beyond the limit: 503 |
-| length of a request | beyond 1 MiB: 413 |
+| length of a request, as it says or as it comes (chunked) | beyond 1 MiB: 413 |
 | path | no page: 404; no room for one more page: 503 |
 
 The page's library sees neither cookies, whose reading takes time that grows with the square of their length, nor a prefix that
@@ -36,6 +36,8 @@ Refusal = tuple[int, str] | None
 MOST_TABS = 50
 """Websockets at a time."""
 _MOST_BYTES = 1 << 20
+_TOO_LONG = f"a request has at most {_MOST_BYTES:,} bytes"
+_TEXT = "text/plain; charset=utf-8"
 _COOKIE = "lakebroker_console"
 _LOGIN = "/login"
 _WRONG_S = 1.0
@@ -94,10 +96,8 @@ class Gate:
             await _refuse(scope, send, *refused)
         elif scope["type"] == "websocket":
             await self._tab(scope, receive, send)
-        elif scope["path"] == _LOGIN and self._rules.token:
-            await self._login(scope, receive, send)
         else:
-            await self._app(self._bare(scope), receive, _with_headers(send, self._headers()))
+            await self._bounded(scope, receive, send)
 
     def _refused(self, scope: Scope, headers: dict[str, str]) -> tuple[int, str, str] | None:
         """Status, sentence, and where else to go."""
@@ -112,7 +112,7 @@ class Gate:
             return 403, "another page loads nothing of this one", ""
         length = headers.get("content-length", "0")
         if not length.isascii() or not length.isdigit() or len(length) > 20 or int(length) > _MOST_BYTES:
-            return 413, f"a request has at most {_MOST_BYTES:,} bytes", ""
+            return 413, _TOO_LONG, ""
         if self._rules.token and scope["path"] != _LOGIN and not self._known(headers):
             page = scope["type"] == "http" and "text/html" in headers.get("accept", "")
             return (303, "", _LOGIN) if page else (401, "show the console's token", "")
@@ -162,6 +162,21 @@ class Gate:
         finally:
             self._tabs -= 1
 
+    async def _bounded(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """With an end to what it sends."""
+        bounded = _Bounded(receive, send)
+        try:
+            if scope["path"] == _LOGIN and self._rules.token:
+                await self._login(scope, bounded.receive, bounded.send)
+            else:
+                answering = _with_headers(bounded.send, self._headers())
+                await self._app(self._bare(scope), bounded.receive, answering)
+        except Exception:
+            if not bounded.beyond:
+                raise
+        if bounded.beyond and not bounded.begun:
+            await _answer(send, 413, _TOO_LONG, {"content-type": _TEXT, "connection": "close"})
+
     async def _login(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["method"] != "POST":
             await _answer(send, 200, _login_page(""), self._headers())
@@ -195,6 +210,31 @@ class Gate:
         }
 
 
+class _Bounded:
+    """A request whose body ends, for who reads it, where it is `beyond` what one may send; what is answered to that is left out
+    unless it has `begun`."""
+
+    def __init__(self, receive: Receive, send: Send) -> None:
+        self._receive = receive
+        self._send = send
+        self._left = _MOST_BYTES
+        self.beyond = False
+        self.begun = False
+
+    async def receive(self) -> MutableMapping[str, Any]:
+        if not self.beyond:
+            event = await self._receive()
+            self._left -= len(event.get("body", b""))
+            self.beyond = self._left < 0
+        return {"type": "http.disconnect"} if self.beyond else event
+
+    async def send(self, event: MutableMapping[str, Any]) -> None:
+        if self.beyond and not self.begun:
+            return
+        self.begun = True
+        await self._send(event)
+
+
 def _same(one: str, other: str) -> bool:
     return hmac.compare_digest(one.encode(), other.encode())
 
@@ -211,19 +251,18 @@ def _with_headers(send: Send, headers: dict[str, str]) -> Send:
 
 async def _body(receive: Receive) -> bytes:
     body = b""
-    while len(body) <= _MOST_BYTES:
+    while True:
         event = await receive()
         body += bytes(event.get("body", b""))
         if event["type"] != "http.request" or not event.get("more_body"):
             return body
-    return b""
 
 
 async def _refuse(scope: Scope, send: Send, status: int, why: str, to: str) -> None:
     if scope["type"] == "websocket":
         await send({"type": "websocket.close", "code": 1008, "reason": why})  # before it is accepted: 403
         return
-    headers = {"location": to} if to else {"content-type": "text/plain; charset=utf-8"}
+    headers = {"location": to} if to else {"content-type": _TEXT}
     await _answer(send, status, why, headers)
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import MutableMapping
+import itertools
+from collections.abc import Iterator, MutableMapping
 from typing import Any
 from urllib.parse import urlencode
 
@@ -34,8 +35,15 @@ def gate_of(app: App, rules: Rules, refusal: Refusal = None) -> Gate:
 
 
 def asked(
-    at: Gate, path: str = "/", kind: str = "http", method: str = "GET", body: bytes = b"", **headers: str
+    at: Gate,
+    path: str = "/",
+    kind: str = "http",
+    method: str = "GET",
+    body: bytes = b"",
+    parts: Iterator[bytes] = iter(()),
+    **headers: str,
 ) -> Sent:
+    """`parts`: of a body, in place of one in one piece."""
     given = {"host": "127.0.0.1:8090", **{name.replace("_", "-"): value for name, value in headers.items()}}
     scope = {
         "type": kind,
@@ -46,7 +54,8 @@ def asked(
     sent: Sent = []
 
     async def receive() -> MutableMapping[str, Any]:
-        return {"type": "http.request", "body": body, "more_body": False}
+        part = next(parts, None)
+        return {"type": "http.request", "body": body if part is None else part, "more_body": part is not None}
 
     async def send(event: MutableMapping[str, Any]) -> None:
         sent.append(event)
@@ -170,6 +179,28 @@ def test_a_request_that_is_too_long_or_says_no_length_is_refused(length: str) ->
     if not length.isascii():
         length = "\xb2"
     assert status(asked(gate_of(page, OPEN), content_length=length)) == 413
+
+
+@pytest.mark.parametrize("path", ["/", "/login"])
+def test_a_body_that_says_no_length_is_refused_when_it_is_too_long(path: str) -> None:
+    read = 0
+
+    async def reads_it_all(scope: Any, receive: Any, send: Any) -> None:
+        nonlocal read
+        while (event := await receive()).get("more_body"):
+            read += len(event["body"])
+        if event["type"] == "http.disconnect" and path == "/":
+            raise ConnectionError("as libraries do")
+        await page(scope, receive, send)
+
+    parts = iter([b"x" * 1000] * 1_048)
+    rules = CLOSED if path == "/login" else OPEN
+    shown = {"transfer_encoding": "chunked", "method": "POST", "path": path}
+    assert status(asked(gate_of(reads_it_all, OPEN), parts=parts, **shown)) == 200
+    assert read == 1_048_000
+    endless = itertools.repeat(b"x" * 1000)
+    refused = asked(gate_of(reads_it_all, rules), parts=endless, **shown)
+    assert (status(refused), header(refused, "connection"), len(refused)) == (413, "close", 2)
 
 
 def test_without_the_token_there_is_a_login_page_alone() -> None:
