@@ -112,7 +112,9 @@ class _Letters:
         with ui.element("div").classes("lb-row"):
             ui.link("All groups with dead letters", "/dead-letters").classes("lb-link")
             ui.button("Ask again", on_click=self._ask).props("flat dense no-caps data-testid=again")
-        self._ended_ms = 0
+        run = console.replays.of(group)
+        self._ended_ms = run.ended_ms if run else 0
+        """Of the replay that the letters shown know of."""
         ui.timer(0.1, self._ask, once=True)
         refreshed(self._show_run)
 

@@ -127,3 +127,4 @@ def test_a_question_before_a_replay_that_nobody_answers_has_an_end(monkeypatch: 
 
     asyncio.run(run())
     workers.close()
+    assert places.asked == 1, "a replay that had ended before the page was opened changes nothing"
