@@ -5,9 +5,13 @@ from __future__ import annotations
 import logging
 import time
 
+from broker_gateway.runtime.printable import printable
+
 MOST = 20
 """Records of one level of one logger in a period."""
 PERIOD_S = 60.0
+MOST_CHARACTERS = 2_000
+"""Of a record, beside its traceback."""
 _LOGGERS = ("nicegui", "socketio.server", "engineio.server", "uvicorn.error", "asyncio")
 
 
@@ -31,6 +35,7 @@ class LogLimit(logging.Filter):
         self._counts: dict[tuple[str, int], _Count] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
+        record.msg, record.args = _bounded(record.getMessage()), ()
         now = time.monotonic()
         count = self._counts.setdefault((record.name, record.levelno), _Count())
         if now >= count.ends_s:
@@ -54,5 +59,10 @@ def limit_logs() -> None:
         logging.getLogger(name).addFilter(limit)
 
 
+def _bounded(text: str) -> str:
+    """Fit for a terminal, whoever wrote it."""
+    return printable(text if len(text) <= MOST_CHARACTERS else f"{text[:MOST_CHARACTERS]} ...")
+
+
 def _add(record: logging.LogRecord, said: str) -> None:
-    record.msg, record.args = f"{record.getMessage()} ({said})", ()
+    record.msg = f"{record.msg} ({said})"

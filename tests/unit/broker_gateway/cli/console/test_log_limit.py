@@ -34,3 +34,10 @@ def test_records_beyond_the_limit_are_left_out_and_counted(monkeypatch: pytest.M
         "this failed",
         "another failed (3 records were left out before this one)",
     ]
+
+
+def test_a_record_is_short_and_of_characters_that_a_terminal_may_have() -> None:
+    record = logging.LogRecord("nicegui", logging.WARNING, "", 0, "%s", ("\x1b[2J" + "x" * 100_000,), None)
+    assert LogLimit(2, 60.0).filter(record)
+    assert "\x1b" not in record.getMessage()
+    assert len(record.getMessage()) < 2_100
