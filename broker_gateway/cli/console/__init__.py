@@ -3,7 +3,7 @@
 | file | |
 |---|---|
 | `command.py` | the command: options, what is refused before it starts |
-| `asking.py`, `lake_engine.py` | questions to gateways and lake; errors are AskError with a sentence |
+| `asking.py`, `lake_lists.py`, `lake_engine.py` | questions to gateways and lake, and what brokers list, of a lake alone; errors are AskError with a sentence |
 | `facts.py`, `stories.py` | what the pages show, without the page; messages with their copies and what they were sent again as |
 | `poll.py`, `history.py` | one poll for all tabs, and the last half hour of it |
 | `workers.py` | questions of tabs, on threads: how many, and how long they are waited for |

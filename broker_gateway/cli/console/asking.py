@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
+from broker_gateway.cli.console import lake_lists
 from broker_gateway.cli.console.errors import AskError
 from broker_gateway.cli.console.facts import (
     Broker,
@@ -40,15 +41,12 @@ MOST_EVENTS = 500
 _MOST_AGAIN = 3
 """Messages of a look-up for which it is looked what they were sent again as."""
 MOST_LETTERS = 200
-MOST_NAMES = 200_000
-"""Topics or groups of a lake that are listed."""
 ANSWERS_S = 55.0
 """What the calls of a question take together; before a tab's patience ends."""
 _MINUTES = 24 * 60
 _MINUTE_MS = 60_000
 _MOST_TOPICS = 8
 """That moved in all of these minutes; of more, the newest part of them."""
-_NEWEST = "change_timestamp DESC, physical_offset DESC, ordinal DESC"
 
 
 @contextlib.contextmanager
@@ -119,14 +117,18 @@ class Places:
     @_answered()
     def names(self) -> Names:
         """Topics and groups: of the brokers, else of the lake. Raises AskError."""
-        return self._names_of_lake() if self.reached is None else self._names_of_brokers()
+        if self.reached is None:
+            assert self.lake is not None
+            return lake_lists.names(self.lake)
+        return self._names_of_brokers()
 
     @_answered()
     def lag(self, groups: Iterable[str], names: Names) -> list[Row]:
         """What groups have before them, of each topic: rows of `TOTALS`. Raises AskError."""
         wanted = set(groups)
         if self.reached is None:
-            return self._lag_of_lake(wanted)
+            assert self.lake is not None
+            return lake_lists.lag(self.lake, wanted)
         answers = OfBrokers(self.reached)
         rows: list[Row] = []
         for calls in self._gateways():
@@ -168,7 +170,8 @@ class Places:
     def topic_status(self, topics: Iterable[str]) -> dict[str, TopicStatus]:
         """What there is of topics. Raises AskError."""
         if self.reached is None:
-            return self._status_of_lake(sorted(topics))
+            assert self.lake is not None
+            return lake_lists.topic_status(self.lake, sorted(topics))
         from lakebroker_pb.apache.rocketmq.v2 import admin_pb2 as rpc
         from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 
@@ -307,77 +310,6 @@ class Places:
             at,
         )
 
-    def _names_of_lake(self) -> Names:
-        from structured_streaming.system_topics import is_of_brokers
-
-        assert self.lake is not None
-        topics, groups = self._configured(), self._configured_groups()
-        read = {row["broker"] for row in self.lake.rows("SELECT DISTINCT broker FROM reput_progress")}
-        others, given = _among("broker", sorted(read - {row["broker"] for row in topics}))
-        if given:
-            topics += self.lake.rows(
-                "SELECT broker, topic, count(DISTINCT queue_id) AS queues FROM consume_queue "
-                f"WHERE {others} GROUP BY broker, topic LIMIT {MOST_NAMES:d}",
-                given,
-            )
-            groups |= {
-                row["name"]
-                for row in self.lake.rows(
-                    f"SELECT DISTINCT consumer_group AS name FROM consumer_offsets WHERE {others} LIMIT {MOST_NAMES:d}",
-                    given,
-                )
-            }
-        queues = Counter[str]()
-        for row in topics:
-            queues[row["topic"]] += row["queues"]
-        return Names(
-            tuple(
-                Topic(topic, queues[topic], "")
-                for topic in sorted(queues)
-                if not topic.startswith((DLQ_PREFIX, RETRY_PREFIX)) and not is_of_brokers(topic)
-            ),
-            tuple(Group(name, None, None) for name in sorted(groups)),
-            tuple(sorted(topic.removeprefix(DLQ_PREFIX) for topic in queues if topic.startswith(DLQ_PREFIX))),
-        )
-
-    def _configured(self) -> list[Row]:
-        """Topics of brokers that write down their topics: with `broker`, and how many queues they have. Those that are deleted have
-        none; their messages may be there."""
-        assert self.lake is not None
-        return self.lake.rows(
-            "SELECT broker, topic, CASE WHEN deleted THEN 0 ELSE coalesce(greatest(configuration.read_queues, "
-            "configuration.write_queues), 0) END AS queues FROM topics QUALIFY row_number() OVER ("
-            f"PARTITION BY broker, topic ORDER BY {_NEWEST}) = 1 LIMIT {MOST_NAMES:d}"
-        )
-
-    def _configured_groups(self) -> set[str]:
-        assert self.lake is not None
-        rows = self.lake.rows(
-            "SELECT consumer_group AS name FROM (SELECT consumer_group, deleted FROM consumer_groups QUALIFY row_number() OVER ("
-            f"PARTITION BY broker, consumer_group ORDER BY {_NEWEST}) = 1) WHERE NOT deleted LIMIT {MOST_NAMES:d}"
-        )
-        return {row["name"] for row in rows}
-
-    def _lag_of_lake(self, groups: set[str]) -> list[Row]:
-        assert self.lake is not None
-        among, given = _among("consumer_group", sorted(groups))
-        return self.lake.rows(
-            "SELECT consumer_group, topic, count(*) AS queues, sum(lag)::BIGINT AS lag, count_if(lag IS NULL) AS unknown, "
-            f"max(commit_timestamp) AS commit_timestamp FROM consumer_lag WHERE {among} "
-            "GROUP BY consumer_group, topic ORDER BY consumer_group, topic",
-            given,
-        )
-
-    def _status_of_lake(self, topics: list[str]) -> dict[str, TopicStatus]:
-        assert self.lake is not None
-        among, given = _among("topic", topics)
-        rows = self.lake.rows(
-            "SELECT topic, count(*) AS messages, epoch_ms(max(store_timestamp)) AS newest FROM consume_queue "
-            f"WHERE {among} GROUP BY topic",
-            given,
-        )
-        return {row["topic"]: TopicStatus(row["messages"], row["newest"]) for row in rows}
-
 
 def _count(calls: GatewayCalls, tags: Mapping[str, str], name: str) -> int:
     """One that a gateway tells as text. Ends the question where it is none."""
@@ -387,12 +319,6 @@ def _count(calls: GatewayCalls, tags: Mapping[str, str], name: str) -> int:
             f"the gateway at {calls.address} answers {name} {text[:100]!r}, which is no count; is it a lakebroker?"
         )
     return int(text)
-
-
-def _among(column: str, values: list[str]) -> tuple[str, dict[str, str]]:
-    """A condition by which files are passed over, and its parameters."""
-    given = {f"v{number}": value for number, value in enumerate(values)}
-    return (f"{column} IN ({', '.join(f'${name}' for name in given)})" if given else "false"), given
 
 
 def _named(calls: GatewayCalls) -> tuple[str, str]:
