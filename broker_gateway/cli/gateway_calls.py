@@ -203,6 +203,8 @@ def check_address(gateway: str) -> None:
     from broker_gateway.protocol.errors import ConnectError
     from broker_gateway.transport.remoting.address import parse_address
 
+    if "," in gateway:
+        fail(f"--gateway {gateway}: give one HOST:PORT; --namesrv finds several gateways", 2)
     try:
         parse_address(gateway)
     except ConnectError as error:

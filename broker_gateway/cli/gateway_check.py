@@ -33,7 +33,7 @@ def show_check(
     if failed:
         warn(
             [
-                f"a start would end: {counted(len(failed), 'check')} failed ({', '.join(dict.fromkeys(failed))})"
+                f"the broker would not start: {counted(len(failed), 'check')} failed ({', '.join(dict.fromkeys(failed))})"
             ]
         )
     return 1 if failed else 0

@@ -58,7 +58,7 @@ def gateway(
         bool,
         typer.Option(
             "--check",
-            help="Look at the configuration and this host, start nothing; status 1 where a start would end",
+            help="Look at the configuration and this host, start nothing; status 1 where the broker would not start",
         ),
     ] = False,
     offline: Annotated[
@@ -84,9 +84,9 @@ def gateway(
             2,
         )
     if not (check or print_all or print_important):
-        named = [f"store {store}"] if store is not None else []
-        named += [f"configuration {config_file}"] if config_file is not None else []
-        say_at_once(f"starting a broker from {', '.join(named) or 'options alone'}")
+        named = [f"its store is {store}"] if store is not None else []
+        named += [f"its configuration {config_file}"] if config_file is not None else []
+        say_at_once("; ".join(["starting a broker", *named]))
     if check:
         from broker_gateway.cli.gateway_check import show_check
 

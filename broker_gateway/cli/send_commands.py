@@ -123,6 +123,7 @@ def send(
     show([row], list(row), as_json)
     if handle:  # a line of its own, since a table would break it
         typer.echo(lines(f"to take it back: lakebroker recall {topic} {handle}"))
+        typer.echo("the broker takes messages back where it has recallMessageEnable=true")
 
 
 def recall(

@@ -2,7 +2,7 @@
 
 | verdict | means |
 |---|---|
-| `fail` | the start would end |
+| `fail` | the broker would not start |
 | `warn` | the broker starts; the remedy says what to do about it |
 | `ok` | nothing to do |
 """

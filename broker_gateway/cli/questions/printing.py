@@ -63,6 +63,9 @@ def print_rows(
     if as_json:
         typer.echo(json.dumps([_json(row, columns) for row in rows]))
         return
+    if not rows:
+        typer.echo(columns.nothing)
+        return
     shown = [name for name in columns.shown if name not in said]
     cells = [[_cell(row[name], name in columns.unknown, whole) for name in shown] for row in rows]
     above = _same(rows, [name for name in shown if name in columns.above])
@@ -70,13 +73,13 @@ def print_rows(
     heads = [_head(shown[at]) for at in left]
     wide = [[row[at] for at in left] for row in cells]
     width = terminal_width()
-    if rows and not whole and table_width(heads, wide, _WHOLE) > width:
+    if not whole and table_width(heads, wide, _WHOLE) > width:
         parts = [_Narrow.of(part, columns, said, width) for part in _parts(rows, columns.apart)]
         narrow = [part for part in parts if part is not None]
         if len(narrow) == len(parts):
             _print_narrow(narrow, width)
             return
-    _say_above(_named(rows[0], above, columns) if rows else [])
+    _say_above(_named(rows[0], above, columns))
     show_table(heads, wide, whole=_WHOLE)
 
 

@@ -27,6 +27,8 @@ class Columns(NamedTuple):
     narrow: tuple[str, ...] = ()
     """Where these do not fit the terminal: `where` stands for the place, `what` for the columns `said`."""
     said: tuple[str, ...] = ()
+    nothing: str = ""
+    """What is said of an answer without rows."""
     apart: str = ""
     """The column that divides a narrow table; above each part it stands with what is the same there."""
 
@@ -49,6 +51,7 @@ MESSAGES = Columns(
     bodies=True,
     narrow=("store_timestamp", "where", "message_id", "what"),
     said=("tag", "keys", "body"),
+    nothing="no messages",
 )
 TRACE = Columns(
     ("message_id", "event_timestamp", "event", "topic", "consumer_group", "attempt", "client", "broker", "queue_id",
@@ -57,6 +60,7 @@ TRACE = Columns(
     frozenset(("message_id", "topic", "broker", "queue_id", "queue_offset")),
     narrow=("event_timestamp", "event", "where", "what"),
     said=("consumer_group", "attempt", "client"),
+    nothing="no events",
     apart="message_id",
 )  # fmt: skip
 LAG = Columns(
@@ -73,11 +77,13 @@ LAG = Columns(
     frozenset(("broker", "committed_offset", "max_offset", "lag", "commit_timestamp")),
     frozenset(("topic", "broker")),
     narrow=("where", "committed_offset", "max_offset", "lag", "commit_timestamp"),
+    nothing="no lag is known",
 )
 TOTALS = Columns(
     ("consumer_group", "topic", "queues", "lag", "unknown", "commit_timestamp"),
     frozenset(("lag", "commit_timestamp")),
     narrow=("consumer_group", "topic", "queues", "lag", "unknown"),
+    nothing="no consumer group has received anything yet",
 )
 DEAD_LETTERS = Columns(
     ("consumer_group", "topic", "broker", "queue_id", "queue_offset", "message_id", "tag", "keys", "attempts", "reason",
@@ -87,6 +93,7 @@ DEAD_LETTERS = Columns(
     bodies=True,
     narrow=("dead_lettered_timestamp", "where", "message_id", "what"),
     said=("consumer_group", "attempts", "reason", "tag", "keys", "body"),
+    nothing="no dead letters",
     more=("origin_message_id", "dlq_queue_id", "dlq_queue_offset"),
 )  # fmt: skip
 """Topic, queue and offset are those of the message before it died, and ids those of the view `dead_letters`; `dlq_…` are its place in

@@ -84,7 +84,7 @@ def test_the_table_has_every_finding_and_its_remedy(tmp_path: Path) -> None:
     assert "holds other files (others)" in text
     assert "give an empty folder or a store (storePathRootDir)" in text
     assert "warn configuration option brokerId=3 is set to 0" in text
-    assert "a start would end: 1 check failed (store)" in done.stderr
+    assert "the broker would not start: 1 check failed (store)" in done.stderr
 
 
 def test_each_wrong_thing_is_a_finding_with_its_value(tmp_path: Path, taken: int) -> None:
@@ -108,7 +108,7 @@ def test_each_wrong_thing_is_a_finding_with_its_value(tmp_path: Path, taken: int
     assert "tlsKeyPath is missing" in found["TLS"]["value"]
     assert found["name server"]["verdict"] == "warn", "a start goes on without it"
     assert str(taken) in found["name server"]["value"]
-    assert "a start would end" in told
+    assert "the broker would not start" in told
 
 
 def test_a_bad_option_is_a_finding(tmp_path: Path) -> None:
