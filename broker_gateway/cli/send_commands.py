@@ -122,8 +122,8 @@ def send(
     handle = row.pop("recall_handle", "")
     show([row], list(row), as_json)
     if handle:  # a line of its own, since a table would break it
+        typer.echo("a broker that has recallMessageEnable=true takes it back")
         typer.echo(lines(f"to take it back: lakebroker recall {topic} {handle}"))
-        typer.echo("the broker takes messages back where it has recallMessageEnable=true")
 
 
 def recall(
