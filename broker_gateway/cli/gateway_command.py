@@ -17,13 +17,13 @@ _HELP = """Runs a broker.
 
 Examples:
 
-  lakebroker gateway --store /var/lib/lakebroker
+  lakebroker gateway --store /var/lib/lakebroker/store
 
   lakebroker gateway -c broker.conf --set grpcServerPort=8081 --set flushDiskType=SYNC_FLUSH
 
-  lakebroker gateway --store /var/lib/lakebroker --processes 4
+  lakebroker gateway --store /var/lib/lakebroker/store --processes 4
 
-  lakebroker gateway --store /var/lib/lakebroker --with-namesrv
+  lakebroker gateway --store /var/lib/lakebroker/store --with-namesrv
 
   lakebroker gateway -c broker.conf --check
 """

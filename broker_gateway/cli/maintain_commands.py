@@ -66,7 +66,7 @@ Examples:
 
   lakebroker lake check --lake ./lake
 
-  lakebroker lake check --lake ./lake --store /var/lib/lakebroker --json
+  lakebroker lake check --lake ./lake --store /var/lib/lakebroker/store --json
 """
 _REMEDY = (
     "a file that is damaged or gone comes back from a copy of the lake (`lake copy`) that has it; else the remedy is a new lake, "

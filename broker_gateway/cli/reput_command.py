@@ -38,7 +38,7 @@ Examples:
 
   lakebroker reput --namesrv 'ns-a:9876;ns-b:9876' --tls-ca ca.pem --token-file token --lake ./lake
 
-  lakebroker reput --store /var/lib/lakebroker --lake ./lake --once
+  lakebroker reput --store /var/lib/lakebroker/store --lake ./lake --once
 
   SPARK_CONF_DIR=./conf lakebroker reput --brokers 127.0.0.1:8081 --lake spark_catalog.lake
 """

@@ -26,21 +26,21 @@ _INSPECT = """Shows what a store holds, or single records.
 
 Examples:
 
-  lakebroker store inspect /var/lib/lakebroker
+  lakebroker store inspect /var/lib/lakebroker/store
 
-  lakebroker store inspect /var/lib/lakebroker --key order-17 --topic orders
+  lakebroker store inspect /var/lib/lakebroker/store --key order-17 --topic orders
 
-  lakebroker store inspect /var/lib/lakebroker --message-id 01A2B3C4D5E6F7 --json
+  lakebroker store inspect /var/lib/lakebroker/store --message-id 01A2B3C4D5E6F7 --json
 """
 _VERIFY = """Checks every CRC, length and offset of a store; the exit status is 1 when something is wrong.
 
-Example: lakebroker store verify /var/lib/lakebroker --json
+Example: lakebroker store verify /var/lib/lakebroker/store --json
 """
 _REBUILD = """Writes consumequeue/ and index/ from the log, as a RocketMQ broker has them, so that one starts at once on the store; of a store of ours also topics, groups and offsets in config/.
 
 Nothing else may have the store. Use the options when that broker's configuration differs from the defaults. What is in flight becomes check points of POP in the log: RocketMQ's records of which messages a group was given and has not acknowledged. With --offsets-only, messages that were acknowledged before an older one of their queue was are delivered again.
 
-Example: lakebroker store rebuild /var/lib/lakebroker
+Example: lakebroker store rebuild /var/lib/lakebroker/store
 """
 _IMPORT = """Makes a real broker's store ours: topics, groups and offsets of its config/, and what its POP consumers have in flight, go into our journal.
 

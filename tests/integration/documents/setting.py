@@ -163,7 +163,7 @@ class Setting:
             (r"127\.0\.0\.1:31337", self._served["serve"][-1]),
             (r"lake-host:31337", self._served["serve, over TLS"][-1]),
             (r"(--token-file|--tls-ca) (?=\w+)", rf"\1 {self.folder}/"),
-            (r"\./store|/var/lib/lakebroker", str(self.a.store)),
+            (r"\./store|/var/lib/lakebroker/store", str(self.a.store)),
             (r"\./lake\b|/mnt/lake\b|/srv/lake\b|s3://bucket/lake\b", str(self.lake)),
             (r"/backup/lake\b", str(self.folder / "backup")),
             (r"/opt/rocketmq/conf/broker\.conf", str(self.folder / "broker.conf")),
