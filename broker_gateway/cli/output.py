@@ -75,7 +75,7 @@ def tell(line: str) -> None:
 
 
 def say_at_once(line: str) -> None:
-    """Tells who waits at a terminal what begins, before modules are imported that take a second or two. Logs get no such line."""
+    """Prints a line on standard error where that is a terminal, and nothing into a log. For people, before slow imports."""
     if sys.stderr is not None and sys.stderr.isatty():
         warn([line])
 

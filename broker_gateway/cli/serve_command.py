@@ -17,6 +17,7 @@ from broker_gateway.cli.lake_options import (
     NewerOfNameServers,
     NewerOfStores,
     TlsCa,
+    TokenFile,
     newer_source,
 )
 from broker_gateway.cli.output import fail, tell
@@ -82,9 +83,7 @@ def serve(
     brokers: NewerOfBrokers = "",
     namesrv: NewerOfNameServers = "",
     store: NewerOfStores = "",
-    brokers_token_file: Annotated[
-        Path | None, typer.Option(envvar="LAKEBROKER_TOKEN_FILE", help="File with the gateways' token")
-    ] = None,
+    brokers_token_file: TokenFile = None,
     tls_ca: TlsCa = None,
     message_delay_level: MessageDelayLevel = "",
 ) -> None:

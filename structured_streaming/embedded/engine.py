@@ -108,11 +108,10 @@ class EmbeddedEngine:
         """An engine over the lake at `location`.
 
         With `source`, options of the data source (`brokers`, `namesrv`, `store`, …), each statement has what these logs hold
-        beyond the lake too. With `as_of`, a batch's number or a time, tables are as they were then. `tell` gets lines for
-        people, also while statements run; one says how old tables alone are, and `newer` what to do; with `repeats` what is otherwise told once
-        is told of each statement. `strict`: logs that do not answer are an error. `stuck`
-        ends the process where nothing else ends a statement (`running.py`). `loading`: by `connecting` of this lake, begun earlier.
-        Raises LakeError.
+        beyond the lake too. With `as_of`, a batch's number or a time, tables are as they were then. With `strict`, a log that does
+        not answer is an error. `tell` gets lines for people, also while statements run; one says how old tables alone are, and
+        `newer` what to do. Some lines are told once; with `repeats`, of each statement. `stuck` ends the process where nothing else
+        ends a statement (`running.py`). `loading`: by `connecting` of this lake, begun earlier. Raises LakeError.
         """
         with contextlib.ExitStack() as made:
             loading = loading or connecting(location)

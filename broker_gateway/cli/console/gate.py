@@ -211,8 +211,8 @@ class Gate:
 
 
 class _Bounded:
-    """A request whose body ends, for who reads it, where it is `beyond` what one may send; what is answered to that is left out
-    unless it has `begun`."""
+    """A request whose body is cut off at the size that a request may have, and is `beyond` then. The page's answer to such a
+    request is dropped, unless it has `begun`."""
 
     def __init__(self, receive: Receive, send: Send) -> None:
         self._receive = receive

@@ -49,7 +49,7 @@ class LakeEngine:
         self._source = dict(source)
         self._lock = threading.Lock()
         self._looking = threading.Lock()
-        """Of who looks at the lake's identity, and does not keep others waiting."""
+        """Held by the one thread that looks whether the lake is still the same; other threads do not wait for it."""
         self._closed = False
         self._opened: _Opened | None = None
         self._looked = 0.0

@@ -213,7 +213,7 @@ async def _answer(plan: Plan) -> bool | None:
             ).classes("lb-bad")
         if plan.maybe:
             ui.label(
-                f"{plan.maybe:,} of them this console may have sent again: it was told no answer."
+                f"{plan.maybe:,} of them may have been sent again by this console: the gateway did not answer."
             ).classes("lb-bad")
         if plan.missing:
             ui.label(
