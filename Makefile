@@ -7,7 +7,7 @@ JARS := $(VENV)/.jars
 CLASSES := $(VENV)/.spark-classes.jsa
 TEST_WORKERS ?= 3
 INTEROP_WORKERS ?= 3
-EVIDENCE ?= tests/fault $(shell grep -rl 'from tests.evidence import' tests/integration tests/interop tests/unit)
+EVIDENCE ?= tests/fault $(shell grep -rl 'from tests.suite.evidence import' tests/integration tests/interop tests/unit)
 ROUNDS ?= 10
 BUSY ?= 8
 # Where it is set, each process compiles every module that it imports anew: half of what a broker's start costs.
@@ -34,9 +34,9 @@ $(JARS): $(READY) | java
 	@$(BIN)/python -c 'from structured_streaming.sql import delta_session; delta_session().stop()' >$(VENV)/jars.log 2>&1 || { cat $(VENV)/jars.log >&2; exit 1; }
 	@touch $@
 
-$(CLASSES): $(JARS) tests/spark_jvm.py
+$(CLASSES): $(JARS) tests/support/spark/jvm.py
 	@echo "Keeping Spark's classes as its JVM loads them"
-	@$(BIN)/python -m tests.spark_jvm >$(VENV)/classes.log 2>&1 || { cat $(VENV)/classes.log >&2; exit 1; }
+	@$(BIN)/python -m tests.support.spark.jvm >$(VENV)/classes.log 2>&1 || { cat $(VENV)/classes.log >&2; exit 1; }
 
 java:
 	@java -version 2>&1 | grep -Eq 'version "(1[7-9]|2[0-9])' || { echo "A JDK 17 or later is needed on the PATH: Spark runs on it" >&2; exit 1; }
@@ -82,11 +82,11 @@ bench: $(JARS) ## Measure beside the real RocketMQ: sending, receiving, the repu
 
 evidence: $(CLASSES) ## The long versions of tests: crashes, the real name server, every Spark (a part: EVIDENCE=tests/fault/test_soak.py)
 	@echo "Running the long tests; what they did goes to docs/evidence"
-	@LAKEBROKER_EVIDENCE=1 LAKEBROKER_FUZZ_KEEP=$(CURDIR)/tests/fuzz/corpus $(BIN)/python -m pytest -p tests.outcomes --outcomes docs/evidence/faults.json --timeout 7200 -o faulthandler_timeout=20000 $(EVIDENCE)
+	@LAKEBROKER_EVIDENCE=1 LAKEBROKER_FUZZ_KEEP=$(CURDIR)/tests/fuzz/corpus $(BIN)/python -m pytest -p tests.suite.outcomes --outcomes docs/evidence/faults.json --timeout 7200 -o faulthandler_timeout=20000 $(EVIDENCE)
 
 rounds: $(CLASSES) ## Run tests again and again beside busy processes (ROUNDS=10 BUSY=8)
 	@echo "Running the tests $(ROUNDS) times beside $(BUSY) busy processes"
-	@$(BIN)/python -m tests.rounds --rounds $(ROUNDS) --busy $(BUSY) --workers $(TEST_WORKERS) -- tests/unit tests/fault
+	@$(BIN)/python -m tests.suite.rounds --rounds $(ROUNDS) --busy $(BUSY) --workers $(TEST_WORKERS) -- tests/unit tests/fault
 
 clean: ## Remove what was built
 	rm -rf $(VENV) .cache lakebroker_pb demo-output build dist *.egg-info

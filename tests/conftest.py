@@ -13,8 +13,8 @@ from structured_streaming.errors import JvmEndedError
 from structured_streaming.interruptible import has_ended, jvm_of
 from structured_streaming.jvm_output import output_end
 from structured_streaming.sql import delta_session
-from tests.evidence import EVIDENCE
-from tests.spark_jvm import environment
+from tests.suite.evidence import EVIDENCE
+from tests.support.spark.jvm import environment
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -17,9 +17,9 @@ from lakebroker_testing.real_rocketmq import free_ports
 from store.log_reader import LogReader
 from structured_streaming.commit.delta_commit import LakeProgress
 from structured_streaming.reput_query import RETRIES
-from tests.children import children
-from tests.lake_checks import assert_exact
-from tests.written_log import written
+from tests.support.lakes.checks import assert_exact
+from tests.support.logs.written import written
+from tests.support.machines.children import children
 
 COUNT = 300
 PATIENCE_S = 240.0
@@ -54,7 +54,7 @@ def test_brokers_are_waited_for_as_long_as_it_takes(tmp_path: Path) -> None:
     with log.open("wb") as errors:
         process = subprocess.Popen(
             [
-                *(sys.executable, "-m", "tests.impatient_reput", "reput", "--json"),
+                *(sys.executable, "-m", "tests.support.spark.impatient_reput", "reput", "--json"),
                 *("--brokers", gateway.address, "--lake", str(lake)),
             ],
             cwd=ROOT,

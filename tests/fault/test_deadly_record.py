@@ -9,7 +9,7 @@ from pathlib import Path
 
 from lakebroker_testing.gateway import ROOT, command
 from lakebroker_testing.logs import LogWriter
-from tests.lake_checks import rows
+from tests.support.lakes.checks import rows
 
 KILLER = '''
 import importlib.util, os, signal, sys

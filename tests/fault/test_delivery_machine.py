@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from tests.delivery_machine import CutMachine, DeliveryMachine
-from tests.evidence import EVIDENCE
+from tests.suite.evidence import EVIDENCE
+from tests.support.brokers.delivery_machine import CutMachine, DeliveryMachine
 
 SEARCH_S = 600.0 if EVIDENCE else 0.0
 

@@ -13,7 +13,7 @@ from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_testing.client import OPTIONS, Client
 from lakebroker_testing.gateway import Gateway
 from store.log_source import FolderLog
-from tests.evidence import EVIDENCE
+from tests.suite.evidence import EVIDENCE
 
 ROUNDS = 40 if EVIDENCE else 2
 

@@ -23,7 +23,7 @@ from broker_gateway.transport.remoting.client import RemotingClient
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_testing.client import OPTIONS, Client
 from lakebroker_testing.gateway import Gateway
-from tests.fault.hostile_peers import (
+from tests.support.peers.hostile_remoting import (
     BOMBS,
     Record,
     connect,

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.evidence import EVIDENCE
+from tests.suite.evidence import EVIDENCE
 
 ROOT = Path(__file__).parents[2]
 CORPUS = ROOT / "tests" / "fuzz" / "corpus"

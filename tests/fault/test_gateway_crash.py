@@ -21,7 +21,7 @@ from lakebroker_testing.gateway import Gateway
 from store.log.record import decode_properties
 from store.log_reader import LogReader
 from store.scan import scan
-from tests.evidence import EVIDENCE, LONG
+from tests.suite.evidence import EVIDENCE, LONG
 
 ROUNDS = 200 if EVIDENCE else 3
 

@@ -17,8 +17,8 @@ import pytest
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_testing.client import OPTIONS, Client
 from lakebroker_testing.gateway import Gateway
-from tests.evidence import EVIDENCE
 from tests.fault.test_gateway_crash import stored
+from tests.suite.evidence import EVIDENCE
 
 ROUNDS = 15 if EVIDENCE else 1
 CUTS_A_ROUND = 5 if EVIDENCE else 3
@@ -33,7 +33,7 @@ class FaultyGateway(Gateway):
         self.disk.mkdir(parents=True)
         self._control = folder / "control"
         os.mkfifo(self._control)
-        driver = Path(__file__).with_name("faulty_gateway.py")
+        driver = Path(__file__).parents[1] / "support" / "brokers" / "faulty_gateway.py"
         wrapper = [sys.executable, str(driver), str(self.disk / "store"), str(self._control)]
         super().__init__(
             folder,

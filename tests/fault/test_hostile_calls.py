@@ -17,8 +17,8 @@ from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_testing.client import Client
 from lakebroker_testing.gateway import Gateway
-from tests.fault.hostile_peers import memory_mib
-from tests.raw_peer import (
+from tests.support.peers.hostile_remoting import memory_mib
+from tests.support.peers.raw_http2 import (
     DATA,
     END_STREAM,
     HEADERS,

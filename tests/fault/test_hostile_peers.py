@@ -24,10 +24,10 @@ import pytest
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_testing.gateway import Gateway
-from tests.evidence import EVIDENCE
-from tests.fault.hostile_clients import KINDS, SERVICE
-from tests.fault.hostile_peers import Record, memory_mib
 from tests.fault.test_gateway_crash import stored
+from tests.suite.evidence import EVIDENCE
+from tests.support.peers.hostile_clients import KINDS, SERVICE
+from tests.support.peers.hostile_remoting import Record, memory_mib
 
 QUIET_S, HOSTILE_S = (
     (30.0, {"http2": 120.0, "grpcio": 120.0}) if EVIDENCE else (2.0, {"http2": 5.0, "grpcio": 2.0})
@@ -180,7 +180,7 @@ def test_hostile_peers_of_every_kind(
         "answers": str(tmp_path / "answers"),
     }
     (tmp_path / "plan.json").write_text(json.dumps(plan))
-    program = [sys.executable, "-m", "tests.fault.hostile_clients", str(tmp_path / "plan.json")]
+    program = [sys.executable, "-m", "tests.support.peers.hostile_clients", str(tmp_path / "plan.json")]
     # they are on other machines in life: here they have the processor time that gateway and honest clients leave
     with subprocess.Popen(["nice", "-n", "10", *program]) as hostile:
         open_files, most = asyncio.run(_watched(gateway, honest.run(HOSTILE_S[transport])))

@@ -25,10 +25,10 @@ from structured_streaming.lake import create_tables
 from structured_streaming.source.log_range import LogRange
 from structured_streaming.staging.stage import stage
 from structured_streaming.storage import local
-from tests.evidence import EVIDENCE
-from tests.fault.power_cut import Disk
-from tests.lake_checks import assert_exact, assert_exact_below_progress
-from tests.spark_lake import SparkLake
+from tests.suite.evidence import EVIDENCE
+from tests.support.lakes.checks import assert_exact, assert_exact_below_progress
+from tests.support.machines.power_cut import Disk
+from tests.support.spark.lake import SparkLake
 
 ROUNDS = 60 if EVIDENCE else 1
 CUTS_A_ROUND = 8

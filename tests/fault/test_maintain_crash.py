@@ -19,8 +19,8 @@ from lakebroker_testing.logs import LogWriter
 from store.log_reader import LogReader
 from structured_streaming.commit.delta_commit import LakeProgress
 from structured_streaming.commit.ends import Ends
-from tests.evidence import EVIDENCE
-from tests.lake_checks import assert_exact
+from tests.suite.evidence import EVIDENCE
+from tests.support.lakes.checks import assert_exact
 
 PIECES = 400 if EVIDENCE else 3
 """Of the log that the reput finds, one after another."""

@@ -14,10 +14,10 @@ import pytest
 
 from lakebroker_testing.gateway import ROOT, command
 from lakebroker_testing.logs import LogWriter
-from tests.evidence import EVIDENCE
-from tests.iceberg_readers import assert_mirrored, opened
-from tests.lake_checks import assert_exact
-from tests.reput_lake import reput
+from tests.suite.evidence import EVIDENCE
+from tests.support.lakes.checks import assert_exact
+from tests.support.lakes.iceberg_readers import assert_mirrored, opened
+from tests.support.lakes.maintained import reput
 
 ROUNDS = 60 if EVIDENCE else 5
 PATIENCE_S = 240.0

@@ -16,7 +16,7 @@ from broker_gateway.protocol.command import Command
 from broker_gateway.protocol.frame import encode
 from broker_gateway.transport.remoting.client import RemotingClient
 from lakebroker_testing.gateway import NameServer
-from tests.fault.hostile_peers import (
+from tests.support.peers.hostile_remoting import (
     BODY,
     BOMBS,
     HOSTILE_IDS,

@@ -20,8 +20,8 @@ from store.log.record import SYS_PREPARED, Host, PendingRecord, decode_record
 from store.log.retention import Rules
 from store.message_store import MessageStore
 from store.opening import StoreOptions
-from tests.evidence import EVIDENCE
-from tests.fault.power_cut import Disk
+from tests.suite.evidence import EVIDENCE
+from tests.support.machines.power_cut import Disk
 
 ROUNDS = 200 if EVIDENCE else 6
 CUTS_A_ROUND = 6

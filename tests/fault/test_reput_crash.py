@@ -18,9 +18,9 @@ from lakebroker_testing.gateway import ROOT, command
 from lakebroker_testing.logs import LogWriter
 from structured_streaming.commit.sink import DURABLE, NUMBERED, SET_BACK, STAGED, STARTED
 from structured_streaming.tables import DATA_TABLES, REPUT_PROGRESS
-from tests.evidence import EVIDENCE
-from tests.lake_checks import assert_exact, assert_exact_below_progress
-from tests.reput_runs import reput_once
+from tests.suite.evidence import EVIDENCE
+from tests.support.lakes.checks import assert_exact, assert_exact_below_progress
+from tests.support.spark.reput_runs import reput_once
 
 _TABLES = [table.name for table in (*DATA_TABLES, REPUT_PROGRESS)]
 STEPS = {
@@ -69,7 +69,7 @@ def start(
     script = [
         sys.executable,
         "-m",
-        "tests.fault.crashing_reput",
+        "tests.support.spark.crashing_reput",
         str(store),
         str(lake),
         sink,

@@ -12,12 +12,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from lakebroker_testing.gateway import ROOT, command
-from tests.children import children
-from tests.evidence import LONG
-from tests.lake_checks import assert_exact
-from tests.relay import Relay
-from tests.reput_runs import reput_once
-from tests.written_log import written
+from tests.suite.evidence import LONG
+from tests.support.lakes.checks import assert_exact
+from tests.support.logs.written import written
+from tests.support.machines.children import children
+from tests.support.peers.relay import Relay
+from tests.support.spark.reput_runs import reput_once
 
 PATIENCE_S = 200.0
 

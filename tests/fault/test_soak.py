@@ -21,10 +21,10 @@ from lakebroker_testing.gateway import ROOT, Gateway, Reput, command
 from lakebroker_testing.real_rocketmq import free_ports
 from store.errors import OffsetOutOfRangeError
 from store.log_reader import LogReader
-from tests.evidence import EVIDENCE
-from tests.fault.soak_traffic import OPTIONS, Traffic
-from tests.fault.soak_verdict import View, differences, joined, of_lake, of_log, outstanding, told
-from tests.lake_checks import assert_exact
+from tests.suite.evidence import EVIDENCE
+from tests.support.lakes.checks import assert_exact
+from tests.support.soak.traffic import OPTIONS, Traffic
+from tests.support.soak.verdict import View, differences, joined, of_lake, of_log, outstanding, told
 
 SECONDS = float(os.environ.get("LAKEBROKER_SOAK_SECONDS", "600" if EVIDENCE else "40"))
 SEED = int(os.environ.get("LAKEBROKER_SOAK_SEED", "0" if EVIDENCE else "6")) or random.randrange(1, 1 << 32)

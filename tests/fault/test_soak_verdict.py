@@ -10,8 +10,8 @@ import pytest
 
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_testing.messages import message as made
-from tests.fault.soak_traffic import KINDS, PLANS, End, Kind, Ledger, Message
-from tests.fault.soak_verdict import View, differences, outstanding, told
+from tests.support.soak.traffic import KINDS, PLANS, End, Kind, Ledger, Message
+from tests.support.soak.verdict import View, differences, outstanding, told
 
 WHEN = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 NORMAL, FIFO, DELAY, TRANSACTION = KINDS

@@ -17,7 +17,7 @@ import pytest
 from lakebroker_pb.lakebroker.journal.v1 import journal_pb2 as pb
 from structured_streaming.lake import create_tables
 from structured_streaming.staging.stage import stage
-from tests.raw_log import JOURNAL, NOW_MS, Raw, log_of, message
+from tests.support.logs.raw import JOURNAL, NOW_MS, Raw, log_of, message
 
 ROOT = Path(__file__).parents[2]
 RANGE_BYTES = 16 << 20

@@ -25,9 +25,9 @@ import pytest
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_testing.gateway import Gateway
-from tests.evidence import EVIDENCE
 from tests.fault.test_gateway_crash import stored
-from tests.raw_peer import (
+from tests.suite.evidence import EVIDENCE
+from tests.support.peers.raw_http2 import (
     DATA,
     END_STREAM,
     HEADERS,

@@ -22,8 +22,8 @@ from structured_streaming.maintenance.check import check_lake
 from structured_streaming.storage.local import LocalFolder
 from structured_streaming.tables import QUARANTINE
 from structured_streaming.typed.declaration import JSON, Declaration, Schema
-from tests.evidence import LONG
-from tests.reput_runs import reput_once
+from tests.suite.evidence import LONG
+from tests.support.spark.reput_runs import reput_once
 
 SCHEMA = {"required": ["id"], "properties": {"id": {"type": "integer"}}}
 ORDERS = Declaration("orders", "typed_orders", JSON, (Schema(1, json.dumps(SCHEMA)),))
@@ -53,7 +53,9 @@ def test_killed_around_the_commit_to_a_typed_table(
     times = "2" if step == ORDERS.table else "1"
     arguments = [str(store), str(lake), sink, step, "80000", times, "driver", "0"]
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.fault.crashing_reput", *arguments], cwd=ROOT, start_new_session=True
+        [sys.executable, "-m", "tests.support.spark.crashing_reput", *arguments],
+        cwd=ROOT,
+        start_new_session=True,
     )
     try:
         assert process.wait(600) == -signal.SIGKILL

@@ -17,9 +17,9 @@ import pytest
 from lakebroker_testing.gateway import ROOT, command
 from structured_streaming.commit.upkeep_log import read_upkeep
 from structured_streaming.storage.local import LocalFolder
-from tests import aged_lake
-from tests.aged_lake import WITH_MESSAGES, AgedLake, left_of, places
-from tests.evidence import EVIDENCE
+from tests.suite.evidence import EVIDENCE
+from tests.support.lakes import aged as aged_lake
+from tests.support.lakes.aged import WITH_MESSAGES, AgedLake, left_of, places
 
 PIECES = 100 if EVIDENCE else 4
 """Days of the log that are written, one after another, beside maintenance that is killed."""

@@ -5,7 +5,7 @@ byte and a log.
     python -m tests.fuzz.rows_target --replay FILE...
     python -m tests.fuzz.rows_target --seeds FOLDER
 
-Checked is what `tests/staged_lake.py` says of any log. Every log is committed to one small lake, which is read as a
+Checked is what `tests/support/lakes/staged.py` says of any log. Every log is committed to one small lake, which is read as a
 whole by delta-rs and DuckDB from time to time; set TMPDIR to a folder in memory, since it is synced many times, and
 remove it afterwards: libFuzzer ends the process at once. ConnectionSlots and CRCs of records are put right before, unless the
 options say otherwise: bytes that were changed at random hardly ever have the CRC that lets them through.
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tests.staged_lake import StagedLake
+    from tests.support.lakes.staged import StagedLake
 
 AS_IT_IS, FAR, LEVELS = 1, 2, 4
 """Bits of the options byte: nothing is put right; the log begins at `FAR_BASE`; delay levels are known."""
@@ -38,7 +38,7 @@ class _Lakes:
         self._lake: StagedLake | None = None
 
     def current(self) -> StagedLake:
-        from tests.staged_lake import StagedLake
+        from tests.support.lakes.staged import StagedLake
 
         if self._lake is None or self._lake.logs >= _READ_AFTER:
             self.close()
@@ -62,7 +62,7 @@ LAKES = _Lakes()
 
 def check(data: bytes) -> None:
     """Raises AssertionError when a log does not lead to rows or quarantine."""
-    from tests.staged_lake import assert_accounted
+    from tests.support.lakes.staged import assert_accounted
 
     if not data:
         return
@@ -95,7 +95,7 @@ def put_right(log: bytearray, base: int) -> None:
 
 def seeds() -> dict[str, bytes]:
     """Inputs to begin with."""
-    from tests.raw_log import log_of, message, poison
+    from tests.support.logs.raw import log_of, message, poison
 
     inputs = {}
     for name, records in poison().items():

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from lakebroker_testing.gateway import ROOT
-from tests.scraped import Numbers, scraped
+from tests.support.brokers.scraped import Numbers, scraped
 
 PATIENCE_S = 400
 STORED = "rocketmq_messages_in_total"

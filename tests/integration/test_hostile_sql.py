@@ -21,9 +21,9 @@ import pytest
 
 from lakebroker_pb.arrow.flight.protocol.sql import flight_sql_pb2 as sql
 from lakebroker_testing.gateway import START_S, command
-from tests.ending_with_us import end_with_us
-from tests.evidence import LONG
-from tests.served_lake import Client, described, eventually, made_lake
+from tests.suite.evidence import LONG
+from tests.support.lakes.served import Client, described, eventually, made_lake
+from tests.support.machines.ending_with_us import end_with_us
 
 pytestmark = pytest.mark.timeout(900)
 MEMORY = 128 << 20

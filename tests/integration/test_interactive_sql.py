@@ -17,7 +17,7 @@ from structured_streaming.embedded.engine import EmbeddedEngine
 from structured_streaming.errors import UnreachableError
 from structured_streaming.lake import create_tables
 from structured_streaming.maintenance.maintain import maintain
-from tests.union_lake import commit, manifest
+from tests.support.lakes.union import commit, manifest
 
 pytestmark = pytest.mark.timeout(900)
 

@@ -19,8 +19,8 @@ from structured_streaming.source import name_servers
 from structured_streaming.source.access import Access
 from structured_streaming.source.data_source import LakebrokerDataSource
 from structured_streaming.source.log_ends import LogEnds
-from tests.answering import answering, frame
-from tests.written_log import written
+from tests.support.logs.written import written
+from tests.support.peers.answering import answering, frame
 
 pytestmark = pytest.mark.timeout(300)
 

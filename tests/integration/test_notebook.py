@@ -25,8 +25,8 @@ from structured_streaming.embedded.engine import EmbeddedEngine
 from structured_streaming.lake import create_tables
 from structured_streaming.notebooks.parameters import PARAMETERS
 from structured_streaming.tables import TABLES
-from tests.notebook_lake import HOSTILE, HOSTILE_TOPIC, HOURS, SPOILED, make_lake
-from tests.notebook_runs import Ran, run
+from tests.support.lakes.notebook import HOSTILE, HOSTILE_TOPIC, HOURS, SPOILED, make_lake
+from tests.support.spark.notebook_runs import Ran, run
 
 pytestmark = pytest.mark.timeout(580)
 """Eleven runs of notebooks, on a busy machine."""

@@ -1,4 +1,4 @@
-"""`python -m tests.rounds` as a process: its rounds, its record, and nothing left behind however it ends."""
+"""`python -m tests.suite.rounds` as a process: its rounds, its record, and nothing left behind however it ends."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.rounds import ROOT, busy_processes
+from tests.suite.rounds import ROOT, busy_processes
 
 PASSES, FAILS, WAITS, LIMITED = (
     "def test_passes() -> None:\n    pass\n",
@@ -29,7 +29,7 @@ def rounds(folder: Path, tests: str, *options: str) -> subprocess.Popen[str]:
     command = [
         sys.executable,
         "-m",
-        "tests.rounds",
+        "tests.suite.rounds",
         "--allow-dirty",
         "--record",
         str(folder / "rounds.jsonl"),

@@ -21,9 +21,9 @@ from structured_streaming.reput import run_reput
 from structured_streaming.reput_options import ReputOptions
 from structured_streaming.source.data_source import LakebrokerDataSource
 from structured_streaming.sql import query, union_session
-from tests.lake_checks import assert_exact
-from tests.relay import Relay
-from tests.written_log import written
+from tests.support.lakes.checks import assert_exact
+from tests.support.logs.written import written
+from tests.support.peers.relay import Relay
 
 TOKEN = "0123456789abcdef-secret"
 COUNT = 300

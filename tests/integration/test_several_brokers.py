@@ -24,8 +24,8 @@ from structured_streaming.source import log_watch, remote
 from structured_streaming.source.access import Access
 from structured_streaming.source.data_source import LakebrokerDataSource
 from structured_streaming.source.log_range import LogRange
-from tests.relay import Relay
-from tests.written_log import written
+from tests.support.logs.written import written
+from tests.support.peers.relay import Relay
 
 BATCH = 8 << 20
 SEGMENT = 16 << 20

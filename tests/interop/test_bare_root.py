@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from lakebroker_testing.gateway import ROOT
-from tests.evidence import LONG
-from tests.interop.bare_root import BareRoot
+from tests.suite.evidence import LONG
+from tests.support.machines.bare_root import BareRoot
 
 PACKAGES = ("python3", "python3-venv", "openjdk-17-jdk-headless", "make", "ca-certificates")
 

@@ -15,14 +15,14 @@ from typing import Any
 import pytest
 
 from lakebroker_testing.gateway import ROOT, Gateway, command
-from tests.evidence import LONG
-from tests.interop.built_wheel import unpacked
-from tests.interop.bundle_parameters import Bundle
-from tests.interop.hive_metastore import hive_metastore
-from tests.interop.spark_environments import interpreter
-from tests.interop.without_links import library
-from tests.lake_checks import assert_exact
-from tests.written_log import written
+from tests.suite.evidence import LONG
+from tests.support.documents.bundle_parameters import Bundle
+from tests.support.lakes.checks import assert_exact
+from tests.support.logs.written import written
+from tests.support.machines.without_links import library
+from tests.support.packages.built_wheel import unpacked
+from tests.support.spark.environments import interpreter
+from tests.support.spark.hive_metastore import hive_metastore
 
 TOKEN = "0123456789abcdef-secret"
 RECORDS = 400
@@ -111,7 +111,11 @@ def driven(version: str, asked: dict[str, Any], variables: dict[str, str]) -> tu
     """What the driver found, and all that it printed."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK", "PYSPARK"))}
     done = subprocess.run(
-        [interpreter(version), str(ROOT / "tests" / "hosted_driver.py"), json.dumps(asked)],
+        [
+            interpreter(version),
+            str(ROOT / "tests" / "support" / "spark" / "hosted_driver.py"),
+            json.dumps(asked),
+        ],
         cwd="/",
         env=kept | variables | {"PYSPARK_PYTHON": interpreter(version)},
         capture_output=True,

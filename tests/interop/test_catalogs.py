@@ -18,12 +18,12 @@ from deltalake import DeltaTable
 from lakebroker_testing.gateway import ROOT, command
 from lakebroker_testing.logs import LogWriter
 from structured_streaming.tables import DATA_TABLES, TABLES
-from tests.evidence import LONG
-from tests.interop.hive_metastore import hive_metastore
-from tests.interop.one_process import OneProcess
-from tests.lake_checks import assert_exact
-from tests.reput_lake import ReputLake, rows_of
-from tests.spark_jvm import NO_CONFIGURATION
+from tests.suite.evidence import LONG
+from tests.support.brokers.one_process import OneProcess
+from tests.support.lakes.checks import assert_exact
+from tests.support.lakes.maintained import ReputLake, rows_of
+from tests.support.spark.hive_metastore import hive_metastore
+from tests.support.spark.jvm import NO_CONFIGURATION
 
 pytestmark = pytest.mark.timeout(2400)
 
@@ -70,7 +70,7 @@ def test_the_rows_are_those_of_a_folder_after_a_kill_between_two_tables(
     script = [
         sys.executable,
         "-m",
-        "tests.fault.crashing_reput",
+        "tests.support.spark.crashing_reput",
         store,
         location,
         "spark",

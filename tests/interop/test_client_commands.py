@@ -23,9 +23,9 @@ from lakebroker_testing.gateway import Gateway, NameServer
 from lakebroker_testing.official_client import OfficialClient, when_started
 from lakebroker_testing.real_rocketmq import RocketMQ, free_ports
 from store.log.record import decode_record, offset_msg_id
-from tests.interop.foreign_clients import OFFICIAL
-from tests.interop.mqadmin import MqAdmin
-from tests.telemetry_client import TelemetryClient, answered, ask, consumer_settings
+from tests.support.brokers.telemetry_client import TelemetryClient, answered, ask, consumer_settings
+from tests.support.rocketmq.foreign_clients import OFFICIAL
+from tests.support.rocketmq.mqadmin import MqAdmin
 
 pytestmark = pytest.mark.timeout(300)
 GROUP, TOPIC = "orders-listen", "orders"

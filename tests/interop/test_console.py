@@ -15,10 +15,10 @@ from lakebroker_testing.client import OPTIONS, Client
 from lakebroker_testing.gateway import Gateway
 from lakebroker_testing.messages import message, send_request
 from structured_streaming.lake import create_tables
-from tests.evidence import LONG
-from tests.interop.chromium import Opened, chromium, opened
-from tests.interop.console_process import ConsoleProcess
-from tests.lake_broker import dispatch
+from tests.suite.evidence import LONG
+from tests.support.brokers.with_lake import dispatch
+from tests.support.browsers.chromium import Opened, chromium, opened
+from tests.support.browsers.console_process import ConsoleProcess
 
 HOSTILE = (
     "</script><script>window.hacked = 1</script>\"'`${window.hacked = 1}{{window.hacked = 1}}\u202eright\x07"

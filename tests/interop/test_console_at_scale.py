@@ -16,9 +16,9 @@ from playwright.sync_api import Browser, Page, expect
 
 from lakebroker_pb.lakebroker.admin.v1 import admin_pb2 as pb
 from lakebroker_testing.gateway import ROOT, Gateway
-from tests.evidence import LONG
-from tests.interop.chromium import chromium, opened
-from tests.interop.console_process import ConsoleProcess
+from tests.suite.evidence import LONG
+from tests.support.browsers.chromium import chromium, opened
+from tests.support.browsers.console_process import ConsoleProcess
 
 TOPICS, GROUPS = 99_900, 10_000
 """A broker takes 100,000 topics, with its own."""

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.containerfiles import CONTAINERS, the
-from tests.evidence import LONG
-from tests.interop.container_root import ContainerRoot
-from tests.written_log import written
+from tests.suite.evidence import LONG
+from tests.support.logs.written import written
+from tests.support.machines.container_root import ContainerRoot
+from tests.support.machines.containerfiles import CONTAINERS, the
 
 pytestmark = [LONG, pytest.mark.timeout(7200)]
 

@@ -16,10 +16,10 @@ from lakebroker_testing.gateway import ROOT, Gateway, Reput
 from structured_streaming.commit.typed_tables import declare
 from structured_streaming.lake import create_tables
 from structured_streaming.typed.declaration import JSON, Declaration, Schema
-from tests.grafana_dashboard import Query, dashboard, names, queries, variables
-from tests.interop.prometheus_server import Prometheus
-from tests.scraped import metrics_url
-from tests.telemetry_client import TelemetryClient, consumer_settings
+from tests.support.brokers.scraped import metrics_url
+from tests.support.brokers.telemetry_client import TelemetryClient, consumer_settings
+from tests.support.documents.grafana_dashboard import Query, dashboard, names, queries, variables
+from tests.support.machines.prometheus_server import Prometheus
 
 SCHEMA = '{"type": "object", "properties": {"id": {"type": "integer"}}}'
 RULES = ROOT / "resources" / "prometheus" / "lakebroker.rules.yml"

@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 
 from lakebroker_testing.client import Client
-from tests.extras import SPARK
-from tests.interop.built_wheel import built_wheel
-from tests.interop.environments import Environment, variables
+from tests.support.packages.built_wheel import built_wheel
+from tests.support.packages.environments import Environment, variables
+from tests.support.packages.extras import SPARK
 
 OTHERS = {
     "broker": {*SPARK, "delta-spark", "duckdb", "duckdb-extension-delta", "pandas", "pyiceberg", "fastavro"},

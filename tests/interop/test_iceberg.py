@@ -16,11 +16,11 @@ from lakebroker_testing.gateway import ROOT, ProcessError
 from structured_streaming.maintenance.maintain import maintain
 from structured_streaming.storage.location import lake_folder
 from structured_streaming.tables import TABLES
-from tests.evidence import EVIDENCE
-from tests.iceberg_readers import assert_mirrored, assert_same, by_pyiceberg, place, shown
-from tests.interop.object_store import BUCKET, object_store
-from tests.interop.spark_environments import environment, interpreter
-from tests.reput_lake import ReputLake
+from tests.suite.evidence import EVIDENCE
+from tests.support.lakes.iceberg_readers import assert_mirrored, assert_same, by_pyiceberg, place, shown
+from tests.support.lakes.maintained import ReputLake
+from tests.support.machines.object_store import BUCKET, object_store
+from tests.support.spark.environments import environment, interpreter
 
 pytestmark = pytest.mark.timeout(2400)
 SPARK = "4.0"
@@ -48,7 +48,7 @@ def test_spark_reads_every_row_and_its_upkeep_removes_no_file(tmp_path: Path) ->
     lake.fill()
     maintain(str(lake.lake))
     files = sorted(path for name in TABLES for path in (lake.lake / name).rglob("*"))
-    read = [interpreter(SPARK), "-m", "tests.interop.iceberg_spark"]
+    read = [interpreter(SPARK), "-m", "tests.support.spark.iceberg_spark"]
     done = subprocess.run(
         [*read, str(runtime()), str(lake.lake), str(output)],
         **{"cwd": ROOT, "env": environment(), "capture_output": True, "text": True, "timeout": PATIENCE_S},

@@ -14,8 +14,8 @@ import pytest
 from structured_streaming.embedded.engine import EmbeddedEngine
 from structured_streaming.embedded.limits import Limits
 from structured_streaming.flight.service import Sizes
-from tests.interop.foreign_clients import java
-from tests.served_lake import SLOW, TOKEN, Served, made_lake, serve
+from tests.support.lakes.served import SLOW, TOKEN, Served, made_lake, serve
+from tests.support.rocketmq.foreign_clients import java
 
 PLAIN = "SELECT {} FROM messages ORDER BY physical_offset"
 COLUMNS = (

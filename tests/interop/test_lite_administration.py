@@ -22,9 +22,9 @@ import pytest
 from broker_gateway.protocol.codes import RequestCode
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_testing.gateway import Gateway, NameServer
-from tests.interop.lite_brokers import GROUP, TOPIC, WILDCARD, Consumer, Side, create, peer, texts
-from tests.interop.mqadmin import MqAdmin
-from tests.telemetry_client import TelemetryClient, ask, consumer_settings
+from tests.support.brokers.telemetry_client import TelemetryClient, ask, consumer_settings
+from tests.support.rocketmq.lite_brokers import GROUP, TOPIC, WILDCARD, Consumer, Side, create, peer, texts
+from tests.support.rocketmq.mqadmin import MqAdmin
 
 pytestmark = pytest.mark.timeout(900)
 PATIENT = {"liteSubscriptionCheckTimeoutMills": "3600000"}

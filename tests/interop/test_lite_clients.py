@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.evidence import LONG
-from tests.interop.foreign_clients import LITE
-from tests.interop.lite_brokers import FEW, TOPIC, WILDCARD, Made, ours, real
+from tests.suite.evidence import LONG
+from tests.support.rocketmq.foreign_clients import LITE
+from tests.support.rocketmq.lite_brokers import FEW, TOPIC, WILDCARD, Made, ours, real
 
 pytestmark = pytest.mark.timeout(600)
 SEEN = """\

@@ -13,7 +13,8 @@ from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from store.log.record import Host
 from store.message_store import MessageStore
 from store.opening import StoreOptions
-from tests.interop.lite_brokers import (
+from tests.support.brokers.telemetry_client import TelemetryClient, consumer_settings
+from tests.support.rocketmq.lite_brokers import (
     GROUP,
     TOPIC,
     WILDCARD,
@@ -25,7 +26,6 @@ from tests.interop.lite_brokers import (
     real_pair,
     texts,
 )
-from tests.telemetry_client import TelemetryClient, consumer_settings
 
 both = pytest.mark.parametrize("broker", [real, ours], ids=["rocketmq", "lakebroker"])
 

@@ -38,8 +38,8 @@ from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_testing.gateway import Gateway, NameServer
 from lakebroker_testing.official_client import OfficialClient
 from lakebroker_testing.real_rocketmq import RocketMQ
-from tests.interop.mqadmin import MqAdmin
 from tests.interop.test_store_exchange import receive_all
+from tests.support.rocketmq.mqadmin import MqAdmin
 
 pytestmark = pytest.mark.timeout(900)
 MESSAGES = 10

@@ -25,8 +25,8 @@ from broker_gateway.transport.remoting.client import RemotingClient
 from lakebroker_testing.gateway import NameServer
 from lakebroker_testing.official_client import OfficialClient
 from lakebroker_testing.real_rocketmq import RocketMQ
-from tests.interop.mqadmin import MqAdmin
 from tests.interop.test_store_exchange import receive_all
+from tests.support.rocketmq.mqadmin import MqAdmin
 
 TOPICS = {"orders": (4, "NORMAL"), "ordered": (2, "FIFO")}
 pytestmark = pytest.mark.timeout(600)

@@ -39,13 +39,13 @@ from structured_streaming.storage.folder import Folder
 from structured_streaming.storage.location import lake_folder
 from structured_streaming.tables import CONSUME_QUEUE, REPUT_PROGRESS, TABLES
 from structured_streaming.upkeep import RETENTION, row
-from tests.evidence import LONG
-from tests.interop.object_store import BUCKET, ObjectStore, object_store
-from tests.interop.one_process import OneProcess
-from tests.marked_lake import MarkedLake
-from tests.reput_lake import ReputLake, assert_same, rows_of
-from tests.reput_lake import reput as committed
-from tests.written_log import written
+from tests.suite.evidence import LONG
+from tests.support.brokers.one_process import OneProcess
+from tests.support.lakes.maintained import ReputLake, assert_same, rows_of
+from tests.support.lakes.maintained import reput as committed
+from tests.support.lakes.marked import MarkedLake
+from tests.support.logs.written import written
+from tests.support.machines.object_store import BUCKET, ObjectStore, object_store
 
 pytestmark = pytest.mark.timeout(600)
 PATIENCE_S = 240.0
@@ -232,7 +232,7 @@ def test_what_is_wrong_is_named(store: ObjectStore, location: str, monkeypatch: 
         create_tables(location)
 
 
-IMPATIENT = "tests.impatient_reput"
+IMPATIENT = "tests.support.spark.impatient_reput"
 
 
 def reput(
@@ -259,7 +259,7 @@ def end(process: subprocess.Popen[str]) -> None:
 def test_a_reput_killed_between_two_tables(tmp_path: Path, location: str) -> None:
     lake = ReputLake(tmp_path / "folder")
     lake.fill()
-    crashing = [sys.executable, "-m", "tests.fault.crashing_reput"]
+    crashing = [sys.executable, "-m", "tests.support.spark.crashing_reput"]
     process = subprocess.Popen(
         [*crashing, str(lake.store), location, "delta", "messages", "60000"],
         cwd=ROOT,

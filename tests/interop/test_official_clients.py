@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from lakebroker_testing.gateway import Gateway
-from tests.interop.foreign_clients import OFFICIAL
+from tests.support.rocketmq.foreign_clients import OFFICIAL
 
 COUNT = 40
 

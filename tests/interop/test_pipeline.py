@@ -17,9 +17,9 @@ from deltalake import DeltaTable
 
 from lakebroker_testing.gateway import ROOT
 from lakebroker_testing.real_rocketmq import free_ports
-from tests.evidence import LONG
-from tests.staged_lake import StagedLake
-from tests.view_logs import BEGIN_MS, MINUTE, ViewLog
+from tests.suite.evidence import LONG
+from tests.support.lakes.staged import StagedLake
+from tests.support.logs.views import BEGIN_MS, MINUTE, ViewLog
 
 START_S = 600.0
 BEGIN = datetime.fromtimestamp(BEGIN_MS / 1000, UTC)
@@ -67,7 +67,7 @@ def test_orders_are_rows_once_and_maintenance_of_the_lake_does_not_stop_it(
     serving = [
         sys.executable,
         "-m",
-        "tests.interop.connect_server",
+        "tests.support.spark.connect_server",
         str(lake.folder),
         str(warehouse),
         str(port),

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from broker_gateway.transport.certificates import server_context, trial_certificate
-from tests.echo_service import Served
-from tests.interop.foreign_clients import PLAIN
+from tests.support.peers.echo_service import Served
+from tests.support.rocketmq.foreign_clients import PLAIN
 
 _FAILS = "FAILED_PRECONDITION: not now: ä % \n 漢"
 EXPECTED = {

@@ -18,7 +18,7 @@ from lakebroker_testing.client import Client
 from lakebroker_testing.gateway import ROOT, Gateway, command
 from lakebroker_testing.official_client import OfficialClient, when_started
 from lakebroker_testing.real_rocketmq import RocketMQ
-from tests.telemetry_client import TelemetryClient, consumer_settings
+from tests.support.brokers.telemetry_client import TelemetryClient, consumer_settings
 
 QUEUES = 4
 TOPICS = {"urgent": "PRIORITY", "orders": "NORMAL", "fifo": "FIFO"}

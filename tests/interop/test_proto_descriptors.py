@@ -133,7 +133,10 @@ def outermost(names: set[str]) -> set[str]:
 def theirs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, FileDescriptorProto]:
     """The client's files by base name, read in its own process."""
     done = subprocess.run(
-        [str(interpreter()), str(Path(__file__).with_name("client_descriptors.py"))],
+        [
+            str(interpreter()),
+            str(Path(__file__).parents[1] / "support" / "rocketmq" / "client_descriptors.py"),
+        ],
         check=True,
         capture_output=True,
         env={"HOME": str(tmp_path_factory.mktemp("home"))},

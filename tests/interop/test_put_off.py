@@ -21,8 +21,8 @@ from lakebroker_testing.gateway import ROOT, Gateway, command
 from lakebroker_testing.real_rocketmq import RocketMQ
 from store.errors import RecordError
 from store.log.record import PROPERTY_CRC32, Record, decode_record
-from tests.interop.foreign_clients import PUT_OFF
-from tests.interop.put_off_calls import (
+from tests.support.rocketmq.foreign_clients import PUT_OFF
+from tests.support.rocketmq.put_off_calls import (
     DELAYED,
     PAID,
     TOPICS,

@@ -20,8 +20,8 @@ from lakebroker_testing.client import OPTIONS, Client
 from lakebroker_testing.gateway import ROOT, Gateway, command
 from lakebroker_testing.messages import message
 from lakebroker_testing.real_rocketmq import RocketMQ
-from tests.evidence import LONG
-from tests.telemetry_client import TelemetryClient, consumer_settings
+from tests.suite.evidence import LONG
+from tests.support.brokers.telemetry_client import TelemetryClient, consumer_settings
 
 SEGMENT = 1 << 20
 

@@ -20,9 +20,9 @@ from broker_gateway.protocol.codes import RequestCode, ResponseCode
 from broker_gateway.protocol.command import Command
 from lakebroker_testing.gateway import ROOT, Gateway, NameServer, command
 from lakebroker_testing.real_rocketmq import RocketMQ, free_ports
-from tests.evidence import LONG
-from tests.interop.partition import Partition
 from tests.interop.test_nameserver import has_route, invoke, wait_until
+from tests.suite.evidence import LONG
+from tests.support.machines.partition import Partition
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -17,11 +17,11 @@ from deltalake import DeltaTable
 
 from lakebroker_testing.gateway import ROOT, Gateway, Reput, command
 from store.log_reader import LogReader
-from tests.interop.hosts import Host, Hosts
-from tests.interop.object_store import BUCKET, object_store
-from tests.lake_checks import assert_exact, rows
-from tests.spark_cluster import Cluster, Place
-from tests.written_log import written
+from tests.support.lakes.checks import assert_exact, rows
+from tests.support.logs.written import written
+from tests.support.machines.hosts import Host, Hosts
+from tests.support.machines.object_store import BUCKET, object_store
+from tests.support.spark.cluster import Cluster, Place
 
 BATCH = 2 << 20
 RECORDS, BODY = 8000, 4000

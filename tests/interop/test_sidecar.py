@@ -23,10 +23,10 @@ from structured_streaming.source.access import Access
 from structured_streaming.source.remote import BrokerLog
 from structured_streaming.sql import register
 from structured_streaming.tables import DATA_TABLES
-from tests.lake_checks import assert_exact, rows
-from tests.reput_runs import to_the_end
-from tests.sidecar import Sidecar
-from tests.sidecar_lake import SidecarLake
+from tests.support.brokers.sidecar import Sidecar
+from tests.support.lakes.checks import assert_exact, rows
+from tests.support.lakes.sidecar import SidecarLake
+from tests.support.spark.reput_runs import to_the_end
 
 COUNT, DEAD = 5_000, 40
 SEGMENT = 1 << 19

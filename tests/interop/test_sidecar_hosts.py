@@ -13,10 +13,10 @@ from store.log_reader import LogReader
 from structured_streaming.errors import SourceError
 from structured_streaming.source.access import Access
 from structured_streaming.source.remote import BrokerLog
-from tests.interop.hosts import Host, Hosts
-from tests.lake_checks import assert_exact
-from tests.real_store import RealStore
-from tests.sidecar import Sidecar
+from tests.support.brokers.sidecar import Sidecar
+from tests.support.lakes.checks import assert_exact
+from tests.support.logs.real_store import RealStore
+from tests.support.machines.hosts import Host, Hosts
 
 pytestmark = pytest.mark.timeout(600)
 TOKEN = "a token of some length"

@@ -14,11 +14,11 @@ import pyspark
 import pytest
 
 from lakebroker_testing.gateway import ROOT, Gateway
-from tests.interop.hosts import Host, Hosts
-from tests.interop.object_store import BUCKET, object_store
-from tests.lake_checks import assert_exact
-from tests.spark_cluster import Cluster, Place
-from tests.written_log import written
+from tests.support.lakes.checks import assert_exact
+from tests.support.logs.written import written
+from tests.support.machines.hosts import Host, Hosts
+from tests.support.machines.object_store import BUCKET, object_store
+from tests.support.spark.cluster import Cluster, Place
 
 TOKEN = "0123456789abcdef-secret"
 LAKE = f"s3://{BUCKET}/submitted"

@@ -17,10 +17,10 @@ import pytest
 
 from lakebroker_testing.gateway import ROOT
 from store.log_reader import LogReader
-from tests.evidence import EVIDENCE, LONG
-from tests.interop.spark_environments import environment, interpreter
-from tests.lake_checks import assert_exact
-from tests.written_log import written
+from tests.suite.evidence import EVIDENCE, LONG
+from tests.support.lakes.checks import assert_exact
+from tests.support.logs.written import written
+from tests.support.spark.environments import environment, interpreter
 
 BATCHES = 10 if EVIDENCE else 4
 BATCH_BYTES = 1 << 20
@@ -70,7 +70,7 @@ def test_a_log_of_many_batches_is_read_to_its_end(tmp_path: Path, store: Path, v
     assert batches_until_the_end(reput(version, store, lake), tmp_path / "errors") >= BATCHES
     assert assert_exact(lake, store)["messages"] == RECORDS
 
-    reader = [interpreter(version), "-m", "tests.interop.spark_reader", str(store), str(lake)]
+    reader = [interpreter(version), "-m", "tests.support.spark.reader", str(store), str(lake)]
     read = subprocess.run(
         [*reader, str(tmp_path / "checkpoint")],
         **{"cwd": ROOT, "env": environment(), "capture_output": True, "text": True, "timeout": PATIENCE_S},

@@ -25,7 +25,7 @@ from lakebroker_testing.gateway import ROOT, Gateway, command
 from lakebroker_testing.messages import message
 from lakebroker_testing.official_client import OfficialClient, OfficialClientError, just_started
 from lakebroker_testing.real_rocketmq import RocketMQ
-from tests.evidence import LONG
+from tests.suite.evidence import LONG
 
 SEGMENT = 1 << 20
 COUNT = 300

@@ -17,7 +17,7 @@ from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_testing.client import Client
 from lakebroker_testing.gateway import ROOT, Gateway, NameServer
-from tests.interop.partition import Partition
+from tests.support.machines.partition import Partition
 
 
 @pytest.fixture
@@ -74,7 +74,14 @@ def test_a_stranger_gets_nothing_of_a_route_and_takes_nothing_away(
             f"{host}:{canary.getsockname()[1]}",
         )
         stranger = subprocess.Popen(
-            [*elsewhere.wrapper, sys.executable, "-m", "tests.interop.stranger", *arguments, f"{guest}:1"],
+            [
+                *elsewhere.wrapper,
+                sys.executable,
+                "-m",
+                "tests.support.peers.stranger",
+                *arguments,
+                f"{guest}:1",
+            ],
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

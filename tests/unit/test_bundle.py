@@ -12,7 +12,17 @@ from typing import Any
 
 import pytest
 
-from tests.bundle import GIVEN, MAIN, PROJECT, ROOT, Bundle, BundleError, Sources, mappings, sources
+from tests.support.documents.bundle import (
+    GIVEN,
+    MAIN,
+    PROJECT,
+    ROOT,
+    Bundle,
+    BundleError,
+    Sources,
+    mappings,
+    sources,
+)
 
 CONSOLE = ROOT / "resources" / "apps" / "console.app.yml"
 FILES = sorted(path.relative_to(ROOT).as_posix() for path in sources(CONSOLE))

@@ -12,7 +12,7 @@ import pytest
 import typer.main
 
 from broker_gateway.cli.main import app
-from tests.documents import (
+from tests.support.documents.blocks import (
     DONE,
     PAGES,
     ROOT,

@@ -11,7 +11,7 @@ import pytest
 
 from structured_streaming.embedded.engine import EmbeddedEngine
 from structured_streaming.tables import TABLES
-from tests.example_lake import PAGES, answered, make
+from tests.support.lakes.example import PAGES, answered, make
 
 TABLES_PAGE = PAGES[0]
 
@@ -24,7 +24,9 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedEngine]
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_the_answers_shown_are_those_that_there_are(engine: EmbeddedEngine, page: Path) -> None:
-    assert page.read_text() == answered(page, engine), "python -m tests.example_lake writes them anew"
+    assert page.read_text() == answered(page, engine), (
+        "python -m tests.support.lakes.example writes them anew"
+    )
 
 
 def test_the_page_has_every_table_as_it_is() -> None:

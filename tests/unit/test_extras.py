@@ -16,7 +16,7 @@ import typer
 
 from structured_streaming import extras as table
 from structured_streaming.extras import Needs
-from tests.extras import SPARK, asked_for, bare_python, brought, distributions, requirements
+from tests.support.packages.extras import SPARK, asked_for, bare_python, brought, distributions, requirements
 
 ROOT = Path(__file__).resolve().parents[2]
 PRODUCT = ("broker_gateway", "store", "structured_streaming")

@@ -11,8 +11,8 @@ from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.cog.plugins import register_default_plugins
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
-from tests.documented_metrics import documented
-from tests.grafana_dashboard import dashboard, names, queries, variables
+from tests.support.documents.grafana_dashboard import dashboard, names, queries, variables
+from tests.support.documents.metrics import documented
 
 BUILT_IN = {"__rate_interval"}
 OF_PROMETHEUS = {".annotations.list[0].titleFormat", ".annotations.list[0].textFormat"}

@@ -14,19 +14,23 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PRODUCT = ("broker_gateway", "store", "structured_streaming")
 OF_TESTS = ("unit", "integration", "interop", "fault", "fuzz")
+SHARED = ("suite", "support")
 REFUSED = {
     **dict.fromkeys(PRODUCT, ("lakebroker_testing", "tests", "demo", "benchmarks")),
     "lakebroker_testing": ("tests", "demo", "benchmarks"),
     "benchmarks": ("tests", "demo"),
     "demo": ("tests", "benchmarks"),
     "tests": ("demo", "benchmarks"),
-    **{f"tests/{part}": tuple(f"tests.{other}" for other in OF_TESTS if other != part) for part in OF_TESTS},
+    **{
+        f"tests/{part}": tuple(f"tests.{other}" for other in OF_TESTS if other != part)
+        for part in (*OF_TESTS, *SHARED)
+    },
 }
 
 
 @functools.cache
 def imports(path: Path) -> list[tuple[int, str]]:
-    """FairQueue and dotted name of everything that a file imports."""
+    """Line and dotted name of everything that a file imports."""
     return list(_imports(path))
 
 
@@ -51,7 +55,7 @@ def test_nothing_is_imported_from_where_it_must_not(part: str) -> None:
         for refused in REFUSED[part]
         if f"{name}.".startswith(f"{refused}.")
     }
-    assert not found, "what tests share belongs into lakebroker_testing, or into a file of tests/ itself"
+    assert not found, "what tests share belongs into lakebroker_testing, or into tests/support"
 
 
 def test_the_data_source_is_where_the_readme_imports_it_and_pyspark_comes_only_with_it() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.documents import PAGES, ROOT
+from tests.support.documents.blocks import PAGES, ROOT
 
 _LINK = re.compile(r"(?<!!)\[[^\]]+\]\((?P<target>[^)\s]+)\)")
 _FENCED = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests import rounds
-from tests.outcomes import Outcomes
+from tests.suite import rounds
+from tests.suite.outcomes import Outcomes
 
 
 def report(name: str, when: str, outcome: str, seconds: float = 0.0, **figures: object) -> pytest.TestReport:

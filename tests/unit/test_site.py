@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.documents import ROOT
+from tests.support.documents.blocks import ROOT
 
 _ASKED_FOR = re.compile(
     r"""<(?:script|img|iframe|link rel="stylesheet")[^>]*\b(?:src|href)="(?:https?:)?//"""

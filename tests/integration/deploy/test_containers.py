@@ -12,7 +12,14 @@ from pathlib import Path
 import pytest
 
 from lakebroker_testing.gateway import ROOT, Gateway, command
-from tests.containerfiles import CONTAINERS, command_of, copied, environment, instructions, the
+from tests.support.machines.containerfiles import (
+    CONTAINERS,
+    command_of,
+    copied,
+    environment,
+    instructions,
+    the,
+)
 
 FILES = sorted(CONTAINERS.glob("*.Containerfile"))
 BROKER, JOBS = CONTAINERS / "broker.Containerfile", CONTAINERS / "jobs.Containerfile"

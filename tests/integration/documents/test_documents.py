@@ -1,6 +1,6 @@
 """Every command, query and piece of code in README.md and docs/ runs, page by page, as a reader copies it.
 
-Which blocks there are and what is done with each is in `tests/documents.py`; what stands here in place of the addresses and
+Which blocks there are and what is done with each is in `tests/support/documents/blocks.py`; what stands here in place of the addresses and
 folders that are written, in `setting.py`. Brokers and the lake are one setting for all pages. Blocks go in the order of their
 page: one may need what those before it made. The lake is filled by `lakebroker reput --once` in the session that is there
 before; a reput that goes on in the text gets `--once` here.
@@ -24,13 +24,13 @@ from pyspark.sql import SparkSession
 from broker_gateway.cli.main import app
 from lakebroker_testing.gateway import ROOT
 from lakebroker_testing.official_client import interpreter
-from tests.documents import PAGES, Block, blocks_of, lines_of, statements_of, words_of
-from tests.forked_commands import Outcome
-from tests.integration.documents.setting import Setting
+from tests.support.brokers.forked_commands import Outcome
+from tests.support.documents.blocks import PAGES, Block, blocks_of, lines_of, statements_of, words_of
+from tests.support.documents.setting import Setting
 
 pytestmark = pytest.mark.timeout(600)
 OF_THE_LAKE_OF_EXAMPLES = ("tables.md", "views.md")
-"""Pages whose queries are asked of a lake that is always the same: `tests/example_lake.py`."""
+"""Pages whose queries are asked of a lake that is always the same: `tests/support/lakes/example.py`."""
 BLOCKS = [
     block
     for page in PAGES

@@ -9,7 +9,7 @@ import pytest
 
 from structured_streaming.embedded.engine import EmbeddedEngine
 from structured_streaming.embedded.limits import Limits
-from tests.served_lake import Served, made_lake, serve
+from tests.support.lakes.served import Served, made_lake, serve
 
 
 @pytest.fixture(scope="package")

@@ -13,7 +13,7 @@ import pytest
 from structured_streaming.embedded.engine import EmbeddedEngine
 from structured_streaming.flight.service import Sizes
 from structured_streaming.tables import TABLES
-from tests.served_lake import ENDLESS, MESSAGES, SLOW, TOKEN, Served, counted, eventually, serve
+from tests.support.lakes.served import ENDLESS, MESSAGES, SLOW, TOKEN, Served, counted, eventually, serve
 
 QUESTIONS = (
     "SELECT topic, count(*) AS n, sum(size) AS bytes, max(store_timestamp) AS last FROM messages GROUP BY ALL ORDER BY ALL",

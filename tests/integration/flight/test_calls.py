@@ -27,7 +27,7 @@ from structured_streaming.embedded.running import Watch
 from structured_streaming.flight.failures import Hidden
 from structured_streaming.flight.server import CONNECTIONS
 from structured_streaming.flight.service import Sizes
-from tests.served_lake import (
+from tests.support.lakes.served import (
     ENDLESS,
     SLOW,
     TOKEN,

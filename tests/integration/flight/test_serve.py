@@ -24,7 +24,7 @@ from lakebroker_pb.arrow.flight.protocol.sql import flight_sql_pb2 as sql
 from lakebroker_testing.gateway import START_S, command
 from lakebroker_testing.logs import written
 from tests.integration.flight.test_calls import rows_of
-from tests.served_lake import ENDLESS, MESSAGES, TOKEN, Client, eventually
+from tests.support.lakes.served import ENDLESS, MESSAGES, TOKEN, Client, eventually
 
 HEADER = "adbc.flight.sql.authorization_header"
 

@@ -15,8 +15,8 @@ from broker_gateway.cli.main import app
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_testing.client import OPTIONS, Client
 from lakebroker_testing.gateway import Gateway
-from tests.integration.gateway.test_processes import wait_for
 from tests.integration.gateway.test_public_admin import Consumer, answering
+from tests.support.brokers.clusters import wait_for
 
 NEW_OPTIONS = {
     **OPTIONS,

@@ -30,8 +30,7 @@ from broker_gateway.protocol.command import Command
 from broker_gateway.runtime.connection_slots import ConnectionSlots
 from broker_gateway.transport.remoting.client import RemotingClient
 from store.log_source import StoreLog
-
-from .running import running
+from tests.support.brokers.running import running
 
 
 class Nobody:

@@ -21,7 +21,7 @@ from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_testing.client import Client
 from lakebroker_testing.gateway import Gateway
 from store.log.record import decode_record, offset_msg_id
-from tests.telemetry_client import (
+from tests.support.brokers.telemetry_client import (
     TelemetryClient,
     answered,
     ask,

@@ -14,7 +14,7 @@ import pytest
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_testing.client import OPTIONS, Client
 from lakebroker_testing.gateway import Gateway
-from tests.raw_peer import PREFACE, SETTINGS, frame
+from tests.support.peers.raw_http2 import PREFACE, SETTINGS, frame
 
 LIMIT = 1024
 IDLE = 1100

@@ -19,8 +19,8 @@ from lakebroker_testing.gateway import Gateway
 from structured_streaming.embedded.engine import EmbeddedEngine
 from structured_streaming.maintenance.check import check_lake
 from structured_streaming.maintenance.maintain import maintain
-from tests.marked_lake import found_in
-from tests.reput_lake import reput
+from tests.support.lakes.maintained import reput
+from tests.support.lakes.marked import found_in
 
 TOPIC, GROUP = "people", "g"
 

@@ -13,7 +13,7 @@ from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_testing.client import OPTIONS, SERVICE, Client
 from lakebroker_testing.gateway import Gateway
 from lakebroker_testing.messages import message
-from tests.extreme_sends import extreme_messages
+from tests.support.logs.extreme_sends import extreme_messages
 
 DEADLINE_S = 120.0
 

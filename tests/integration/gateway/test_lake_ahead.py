@@ -18,7 +18,7 @@ from store.log.recovery import load_identity
 from structured_streaming.reput_options import ReputOptions
 from structured_streaming.reput_query import start_reput
 from structured_streaming.sql import register
-from tests.reput_runs import to_the_end
+from tests.support.spark.reput_runs import to_the_end
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -20,10 +20,8 @@ from lakebroker_pb.lakebroker.admin.v1 import admin_pb2
 from lakebroker_testing.client import Client
 from lakebroker_testing.gateway import Gateway
 from lakebroker_testing.messages import message, send_request
-from tests.telemetry_client import TelemetryClient, ask, consumer_settings
-
-from .test_processes import wait_for
-from .three_brokers import NAMES, QUEUES, place, three_brokers, wait_until_known
+from tests.support.brokers.clusters import NAMES, QUEUES, place, three_brokers, wait_for, wait_until_known
+from tests.support.brokers.telemetry_client import TelemetryClient, ask, consumer_settings
 
 
 class Cluster:

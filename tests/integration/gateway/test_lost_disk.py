@@ -12,7 +12,7 @@ from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_testing.client import OPTIONS, Client
 from lakebroker_testing.gateway import Gateway, command
 from structured_streaming.lake import create_tables
-from tests.union_lake import commit, cuts, manifest
+from tests.support.lakes.union import commit, cuts, manifest
 
 
 def dispatch(lake: Path, store: Path) -> None:

@@ -15,7 +15,7 @@ from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_testing.client import Client
 from lakebroker_testing.gateway import Gateway
 from tests.integration.gateway.test_retention import AT_ONCE, BODY, SEGMENT, first_segment, wait_for
-from tests.reput_lake import reput
+from tests.support.lakes.maintained import reput
 
 COUNT = 40
 

@@ -15,11 +15,18 @@ from broker_gateway.messaging.placed_brokers import FILE
 from broker_gateway.protocol.codes import RequestCode
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_testing.client import Client
-
-from .test_processes import Host, routes, wait_for
-from .test_registration import create
-from .test_remoting import ask
-from .three_brokers import NAMES, QUEUES, place, three_brokers, wait_until_known
+from tests.integration.gateway.test_registration import create
+from tests.integration.gateway.test_remoting import ask
+from tests.support.brokers.clusters import (
+    NAMES,
+    QUEUES,
+    Host,
+    place,
+    routes,
+    three_brokers,
+    wait_for,
+    wait_until_known,
+)
 
 
 class Cluster:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import structlog
@@ -18,55 +16,12 @@ import structlog
 from broker_gateway.app.supervisor import _check_root
 from broker_gateway.runtime.errors import HostError
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
-from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_testing.client import Client
 from lakebroker_testing.gateway import ROOT, Gateway, command
 from lakebroker_testing.official_client import OfficialClient
 from store.log.recovery import IDENTITY_FILE
-from tests.raw_peer import RawPeer
-
-
-class Host:
-    """Two brokers under a supervisor."""
-
-    def __init__(self, folder: Path) -> None:
-        self.ports = folder / "ports.json"
-        self.log = folder / "log"
-        settings = {
-            "storePathRootDir": str(folder / "stores"),
-            "grpcServerPort": "0",
-            "grpcBindAddress": "127.0.0.1",
-            "brokerIP1": "127.0.0.1",
-            "lakeAutoCreateTopics": "true",
-            "metricsPromExporterPort": "0",
-            "listenPort": "0",
-            "bindAddress": "127.0.0.1",
-            "mappedFileSizeCommitLog": str(16 << 20),
-            "lakePortFile": str(self.ports),
-        }
-        given = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
-        with self.log.open("wb") as log:
-            self.process = subprocess.Popen(
-                command("gateway", "--processes", "2", *given),
-                stdout=log,
-                stderr=log,
-                cwd=ROOT,
-                start_new_session=True,
-            )
-        wait_for(self.ports.exists, 60)
-        self.stores = folder / "stores"
-
-    def brokers(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = json.loads(self.ports.read_text())["processes"]
-        return found
-
-
-def wait_for(condition: Callable[[], Any], limit_s: float = 30.0) -> Any:
-    deadline = time.monotonic() + limit_s
-    while not (found := condition()):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    return found
+from tests.support.brokers.clusters import Host, routes, wait_for
+from tests.support.peers.raw_http2 import RawPeer
 
 
 @pytest.fixture
@@ -76,18 +31,6 @@ def host(tmp_path: Path) -> Iterator[Host]:
     if started.process.poll() is None:
         started.process.terminate()
         started.process.wait(30)
-
-
-def routes(port: int, topic: str) -> dict[str, tuple[int, int]]:
-    """Broker name to (port, queues), of a route."""
-    client = Client(f"127.0.0.1:{port}")
-    answer = client.call("QueryRoute", rpc.QueryRouteRequest(topic=pb.Resource(name=topic)))
-    client.channel.close()
-    found: dict[str, tuple[int, int]] = {}
-    for queue in answer.message_queues:
-        name = queue.broker.name
-        found[name] = (queue.broker.endpoints.addresses[0].port, found.get(name, (0, 0))[1] + 1)
-    return found
 
 
 def test_brokers_know_of_each_other_and_a_dead_one_comes_back(host: Host) -> None:

@@ -17,8 +17,8 @@ from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_testing.client import OPTIONS, Client
 from lakebroker_testing.gateway import Gateway
 from lakebroker_testing.timers import SEGMENT, write_timers
-from tests.evidence import EVIDENCE, LONG
-from tests.telemetry_client import TelemetryClient, producer_settings
+from tests.suite.evidence import EVIDENCE, LONG
+from tests.support.brokers.telemetry_client import TelemetryClient, producer_settings
 
 TOPIC, GROUP = "orders", "billing"
 WAIT_S = 60.0

@@ -35,8 +35,8 @@ from structured_streaming.embedded.engine import EmbeddedEngine
 from structured_streaming.lake import create_tables
 from structured_streaming.source.access import Access
 from structured_streaming.source.log_ends import LogEnds
-from tests.lake_broker import dispatch
-from tests.union_lake import commit, cuts, manifest
+from tests.support.brokers.with_lake import dispatch
+from tests.support.lakes.union import commit, cuts, manifest
 
 pytestmark = pytest.mark.timeout(900)
 

@@ -34,9 +34,8 @@ from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_testing.client import Client
 from lakebroker_testing.gateway import ROOT, Gateway, NameServer, command
-
-from .running import running
-from .test_processes import routes
+from tests.support.brokers.clusters import routes
+from tests.support.brokers.running import running
 
 
 def wait_for(condition: Callable[[], Any], limit_s: float = 40.0) -> None:

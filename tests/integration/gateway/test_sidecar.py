@@ -14,11 +14,11 @@ from store.log_reader import LogReader
 from structured_streaming.errors import SourceError
 from structured_streaming.source.access import Access
 from structured_streaming.source.remote import BrokerLog
-from tests.lake_checks import assert_exact, rows
-from tests.real_store import RealStore
-from tests.relay import Relay
-from tests.sidecar import Sidecar
-from tests.sidecar_lake import SidecarLake
+from tests.support.brokers.sidecar import Sidecar
+from tests.support.lakes.checks import assert_exact, rows
+from tests.support.lakes.sidecar import SidecarLake
+from tests.support.logs.real_store import RealStore
+from tests.support.peers.relay import Relay
 
 TOKEN = "a token of some length"
 NOW_MS = 1 << 41

@@ -27,8 +27,8 @@ from broker_gateway.transport.remoting.client import RemotingClient
 from lakebroker_testing.gateway import ROOT, Gateway, NameServer, command
 from store.log_reader import LogReader
 from structured_streaming.lake import create_tables
-from tests.forked_commands import Commands, Outcome
-from tests.written_log import written
+from tests.support.brokers.forked_commands import Commands, Outcome
+from tests.support.logs.written import written
 
 
 def commit_progress(lake: Path, log: LogReader, offset: int) -> None:

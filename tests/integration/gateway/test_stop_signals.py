@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lakebroker_testing.gateway import Gateway
-from tests.raw_peer import RawPeer
+from tests.support.peers.raw_http2 import RawPeer
 
 
 @pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])

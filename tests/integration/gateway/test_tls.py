@@ -10,7 +10,7 @@ import grpc
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_testing.gateway import ROOT, Gateway, command
-from tests.relay import Relay
+from tests.support.peers.relay import Relay
 
 METHOD = "/apache.rocketmq.v2.MessagingService/QueryRoute"
 

@@ -12,7 +12,8 @@ from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_testing.client import Client
 from lakebroker_testing.gateway import PATIENT, Gateway, ProcessError
-from tests.earlier_versions import (
+from tests.suite.evidence import LONG
+from tests.support.brokers.earlier_versions import (
     BEFORE_ERASURES,
     BEFORE_FOLDERS,
     LATER,
@@ -26,7 +27,6 @@ from tests.earlier_versions import (
     later_options,
     unpacked,
 )
-from tests.evidence import LONG
 
 BOTH = pytest.mark.parametrize("commit", [BEFORE_FOLDERS, BEFORE_ERASURES], ids=lambda commit: commit[:7])
 WAIT_S = 60.0

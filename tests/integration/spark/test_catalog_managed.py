@@ -20,8 +20,8 @@ from structured_streaming.catalog.spark_commit import SparkCommitSink
 from structured_streaming.errors import ForeignWriterError
 from structured_streaming.storage.local import LocalFolder
 from structured_streaming.tables import DATA_TABLES, TABLES
-from tests.lake_checks import expected_keys
-from tests.spark_lake import Crash, SparkLake
+from tests.support.lakes.checks import expected_keys
+from tests.support.spark.lake import Crash, SparkLake
 
 MANAGED = CatalogSchema("spark_catalog", "managed")
 _BACKFILL = 3

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from lakebroker_testing.gateway import ROOT, Gateway, command
-from tests.lake_checks import assert_exact
-from tests.spark_cluster import Cluster, on_loopback
-from tests.written_log import written
+from tests.support.lakes.checks import assert_exact
+from tests.support.logs.written import written
+from tests.support.spark.cluster import Cluster, on_loopback
 
 COUNT = 2000
 

@@ -13,10 +13,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from structured_streaming.sql import register
-from tests.bundle import ROOT, Bundle, mappings, sources
-from tests.evidence import LONG
-from tests.staged_lake import StagedLake
-from tests.view_logs import first_log, other_log, second_log
+from tests.suite.evidence import LONG
+from tests.support.documents.bundle import ROOT, Bundle, mappings, sources
+from tests.support.lakes.staged import StagedLake
+from tests.support.logs.views import first_log, other_log, second_log
 
 SINCE_2023 = (datetime.now(UTC) - datetime(2023, 1, 1, tzinfo=UTC)).days
 """The days that are asked for: the logs are of that year."""

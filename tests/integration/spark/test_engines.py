@@ -17,8 +17,8 @@ from structured_streaming.embedded.engine import EmbeddedEngine
 from structured_streaming.lake import create_tables
 from structured_streaming.tables import TABLES
 from structured_streaming.views import VIEWS
-from tests.evidence import LONG
-from tests.union_lake import commit, cuts, manifest
+from tests.suite.evidence import LONG
+from tests.support.lakes.union import commit, cuts, manifest
 
 PATIENCE_S = 900.0
 MARK = "no row of a table"

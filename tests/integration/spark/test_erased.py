@@ -12,7 +12,7 @@ from store.log.erased import write_erased
 from structured_streaming.maintenance.erasure import purge
 from structured_streaming.union.lakes import FolderLake
 from structured_streaming.union.tables import UnionTables, register_as_of
-from tests.marked_lake import TOPIC, TYPED, MarkedLake
+from tests.support.lakes.marked import TOPIC, TYPED, MarkedLake
 
 IDS = f"SELECT message_id FROM {{table}} WHERE topic = '{TOPIC}' ORDER BY message_id"
 

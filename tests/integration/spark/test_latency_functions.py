@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from structured_streaming.errors import LakeError
 from structured_streaming.latency_functions import in_duckdb
 from structured_streaming.sql import query, register
-from tests.latency_questions import (
+from tests.support.lakes.latency_questions import (
     LIMITS_MS,
     PARTS,
     Ask,

@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 
 from structured_streaming.maintenance.maintain import maintain
 from structured_streaming.tables import TABLES
-from tests.reput_lake import ReputLake
+from tests.support.lakes.maintained import ReputLake
 
 
 def test_rows_of_spark_and_of_the_reput_become_one_file(spark: SparkSession, tmp_path: Path) -> None:

@@ -17,9 +17,9 @@ from pyspark.sql import SparkSession
 from lakebroker_testing.logs import LogWriter
 from structured_streaming.source.data_source import LakebrokerDataSource
 from structured_streaming.sql import register
-from tests.lake_checks import assert_exact, rows
-from tests.raw_log import Raw, log_of, message, poison, properties
-from tests.reput_runs import reput_once
+from tests.support.lakes.checks import assert_exact, rows
+from tests.support.logs.raw import Raw, log_of, message, poison, properties
+from tests.support.spark.reput_runs import reput_once
 
 TAG = "a" * 32 + "\U0010ffff" + "b"
 BOMBS, LARGE = 34, 6

@@ -22,9 +22,9 @@ from structured_streaming.provided_session import beside
 from structured_streaming.reput import run_reput
 from structured_streaming.reput_options import ReputOptions
 from structured_streaming.sql import lake_session, query
-from tests.lake_checks import assert_exact
-from tests.reput_runs import reput_once
-from tests.written_log import written
+from tests.support.lakes.checks import assert_exact
+from tests.support.logs.written import written
+from tests.support.spark.reput_runs import reput_once
 
 PATIENCE_S = 120.0
 
@@ -47,7 +47,7 @@ def test_a_driver_without_delta_goes_on_after_every_command(tmp_path: Path) -> N
         "threads": [1, 2],
     }
     done = subprocess.run(
-        [sys.executable, "-m", "tests.hosted_driver", json.dumps(asked)],
+        [sys.executable, "-m", "tests.support.spark.hosted_driver", json.dumps(asked)],
         cwd=ROOT,
         env=os.environ | {"PYSPARK_PYTHON": sys.executable},
         capture_output=True,

@@ -28,9 +28,9 @@ from structured_streaming.reput_query import run_until_done, start_reput
 from structured_streaming.source.data_source import LakebrokerDataSource
 from structured_streaming.sql import register
 from structured_streaming.stopping import Stopping
-from tests.lake_checks import assert_exact, rows
-from tests.reput_runs import reput_once, to_the_end
-from tests.written_log import written
+from tests.support.lakes.checks import assert_exact, rows
+from tests.support.logs.written import written
+from tests.support.spark.reput_runs import reput_once, to_the_end
 
 
 def test_every_table_is_exact_and_a_second_run_adds_nothing(spark: SparkSession, tmp_path: Path) -> None:

@@ -21,10 +21,10 @@ from structured_streaming.reput_options import ReputOptions
 from structured_streaming.reput_query import run_until_done
 from structured_streaming.stopping import Stopping
 from structured_streaming.tables import TABLES
-from tests.children import children
-from tests.lake_checks import assert_exact, rows
-from tests.scraped import PATIENCE_S, Numbers, metrics_url, once_it_says, value
-from tests.written_log import written
+from tests.support.brokers.scraped import PATIENCE_S, Numbers, metrics_url, once_it_says, value
+from tests.support.lakes.checks import assert_exact, rows
+from tests.support.logs.written import written
+from tests.support.machines.children import children
 
 pytestmark = pytest.mark.timeout(900)
 

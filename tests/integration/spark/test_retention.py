@@ -23,8 +23,8 @@ from structured_streaming.maintenance.in_catalog import expire_schema, maintain_
 from structured_streaming.storage.local import LocalFolder
 from structured_streaming.tables import DATA_TABLES, REPUT_PROGRESS
 from structured_streaming.typed.declaration import DECLARED, JSON, Declaration, Schema, written
-from tests.aged_lake import WITH_MESSAGES, AgedLake, Row, left_of, places
-from tests.evidence import EVIDENCE, LONG
+from tests.suite.evidence import EVIDENCE, LONG
+from tests.support.lakes.aged import WITH_MESSAGES, AgedLake, Row, left_of, places
 
 SCHEMA, DAMAGED = CatalogSchema("spark_catalog", "aged"), CatalogSchema("spark_catalog", "damaged")
 APPENDS = 3 if EVIDENCE else 1

@@ -16,7 +16,7 @@ from structured_streaming.sql import query, register, register_union
 from structured_streaming.storage.location import lake_folder
 from structured_streaming.union.lakes import FolderLake
 from structured_streaming.views import VIEWS
-from tests.reput_lake import reput
+from tests.support.lakes.maintained import reput
 
 pytestmark = pytest.mark.timeout(900)
 COUNTS = " UNION ALL ".join(

@@ -33,14 +33,14 @@ from structured_streaming.storage.delta_names import SPARK_APPLICATION
 from structured_streaming.storage.local import LocalFolder
 from structured_streaming.tables import DATA_TABLES, TABLES
 from structured_streaming.union.lakes import FolderLake
-from tests.evidence import LONG
-from tests.iceberg_readers import assert_mirrored, by_pyiceberg
-from tests.iceberg_readers import opened as mirror_of
-from tests.lake_checks import assert_exact
-from tests.raw_log import Raw, log_of, message, poison, properties
-from tests.reput_lake import rows_of
-from tests.spark_lake import Crash, SparkLake
-from tests.staged_lake import YEAR_1_MS, YEAR_9999_MS
+from tests.suite.evidence import LONG
+from tests.support.lakes.checks import assert_exact
+from tests.support.lakes.iceberg_readers import assert_mirrored, by_pyiceberg
+from tests.support.lakes.iceberg_readers import opened as mirror_of
+from tests.support.lakes.maintained import rows_of
+from tests.support.lakes.staged import YEAR_1_MS, YEAR_9999_MS
+from tests.support.logs.raw import Raw, log_of, message, poison, properties
+from tests.support.spark.lake import Crash, SparkLake
 
 
 @pytest.fixture

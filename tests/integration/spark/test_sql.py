@@ -24,7 +24,7 @@ from structured_streaming.errors import ReadOnlyError
 from structured_streaming.lake import create_tables
 from structured_streaming.sql import query, register
 from structured_streaming.tables import TABLES
-from tests.evidence import LONG
+from tests.suite.evidence import LONG
 
 AT_US = 1_700_000_000_123_456
 AT = "2023-11-14T22:13:20.123456Z"

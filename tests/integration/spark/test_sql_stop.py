@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from broker_gateway.cli.main import app
 from lakebroker_testing.gateway import ROOT, command
 from structured_streaming.lake import create_tables
-from tests.children import children
+from tests.support.machines.children import children
 
 PATIENCE_S = 200.0
 AGAIN_S = 10.0

@@ -17,7 +17,7 @@ from deltalake import DeltaTable
 from lakebroker_testing.client import Client
 from lakebroker_testing.gateway import ROOT, Gateway, Reput, command
 from structured_streaming.lake import create_tables
-from tests.evidence import LONG
+from tests.suite.evidence import LONG
 
 TOPIC, TABLE = "orders", "typed_orders"
 _WAIT_S = 400.0

@@ -24,8 +24,8 @@ from structured_streaming.storage.local import LocalFolder
 from structured_streaming.tables import TABLES
 from structured_streaming.typed.declaration import FILLING, JSON, Declaration, Schema
 from structured_streaming.typed_topics import Asked, TypedTopics
-from tests.spark_lake import SparkLake
-from tests.union_lake import manifest
+from tests.support.lakes.union import manifest
+from tests.support.spark.lake import SparkLake
 
 SCHEMA = CatalogSchema("spark_catalog", "typed_lake")
 V1 = {

@@ -20,7 +20,7 @@ from structured_streaming.storage.local import LocalFolder
 from structured_streaming.typed.declaration import JSON, Declaration, Schema
 from structured_streaming.union.lakes import FolderLake
 from structured_streaming.union.tables import UnionTables, register_as_of
-from tests.union_lake import commit, cuts, manifest
+from tests.support.lakes.union import commit, cuts, manifest
 
 V1 = {
     "required": ["id"],

@@ -31,9 +31,9 @@ from structured_streaming.tables import DATA_TABLES
 from structured_streaming.union.columns import columns_read
 from structured_streaming.union.lakes import FolderLake
 from structured_streaming.union.tables import UnionTables, register_as_of
-from tests.evidence import EVIDENCE, LONG
-from tests.lake_checks import expected_keys
-from tests.union_lake import commit, cuts, every_key, manifest
+from tests.suite.evidence import EVIDENCE, LONG
+from tests.support.lakes.checks import expected_keys
+from tests.support.lakes.union import commit, cuts, every_key, manifest
 
 pytestmark = pytest.mark.timeout(1200)
 CRASHES = ("consume_queue", "messages", "quarantine") if EVIDENCE else ("messages",)

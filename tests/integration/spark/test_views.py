@@ -31,9 +31,18 @@ from structured_streaming.read_only import kind_of, tree_of
 from structured_streaming.sql import query, register
 from structured_streaming.tables import TABLES
 from structured_streaming.views import VIEWS, View
-from tests.staged_lake import StagedLake
-from tests.view_answers import Row, answers, dispatch_lag
-from tests.view_logs import BEGIN_MS, MINUTE, ViewLog, first_log, happened, other_log, second_log, settled
+from tests.support.lakes.staged import StagedLake
+from tests.support.lakes.view_answers import Row, answers, dispatch_lag
+from tests.support.logs.views import (
+    BEGIN_MS,
+    MINUTE,
+    ViewLog,
+    first_log,
+    happened,
+    other_log,
+    second_log,
+    settled,
+)
 
 LOGS = [("a", "log-1", first_log()), ("a", "log-2", second_log()), ("b", "log-3", other_log())]
 LEVELS = (1000, 5000, 10_000)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import grpc
 import pytest
 
-from tests.echo_service import Served
+from tests.support.peers.echo_service import Served
 
 
 @pytest.fixture(params=["http2", "grpcio"])

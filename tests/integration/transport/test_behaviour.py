@@ -12,8 +12,8 @@ import grpc
 import pytest
 from google.protobuf.wrappers_pb2 import BytesValue
 
-from tests.echo_service import SERVICE, Served
-from tests.raw_peer import DATA, RawPeer
+from tests.support.peers.echo_service import SERVICE, Served
+from tests.support.peers.raw_http2 import DATA, RawPeer
 
 IDENTITY = {
     "request_serializer": BytesValue.SerializeToString,

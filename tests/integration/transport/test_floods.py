@@ -12,8 +12,8 @@ import pytest
 from broker_gateway.transport.http2 import requests, server
 from broker_gateway.transport.http2.call import Call
 from broker_gateway.transport.http2.pace import Backlogged, Pace
-from tests.echo_service import SERVICE, Served
-from tests.raw_peer import (
+from tests.support.peers.echo_service import SERVICE, Served
+from tests.support.peers.raw_http2 import (
     ACK,
     DATA,
     END_STREAM,

@@ -9,8 +9,8 @@ import grpc
 import pytest
 from google.protobuf.wrappers_pb2 import BytesValue
 
-from tests.echo_service import SERVICE, Served
-from tests.raw_peer import (
+from tests.support.peers.echo_service import SERVICE, Served
+from tests.support.peers.raw_http2 import (
     ACK,
     CONTINUATION,
     DATA,

@@ -13,7 +13,7 @@ import pytest
 from structured_streaming.embedded.engine import EmbeddedEngine
 from structured_streaming.errors import LakeError
 from structured_streaming.latency_functions import in_duckdb
-from tests.latency_questions import (
+from tests.support.lakes.latency_questions import (
     Ask,
     check_answers,
     check_merging,

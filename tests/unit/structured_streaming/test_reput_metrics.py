@@ -10,7 +10,7 @@ from structured_streaming.commit.report import BatchReport, LogReport
 from structured_streaming.errors import CatalogAwayError, LakeError, StoreAwayError, UnreachableError
 from structured_streaming.reput_metrics import ReputMetrics
 from structured_streaming.reput_watch import Behind, tell_failure
-from tests.documented_metrics import documented
+from tests.support.documents.metrics import documented
 
 
 def report(*brokers: str, newest_ms: int = 1) -> BatchReport:

@@ -29,9 +29,9 @@ from store.index.time_search import BoundaryType
 from store.log.commit_log import CommitLog
 from store.message_store import MessageStore
 from structured_streaming.staging.wanted import EVERYTHING, Wanted
-from tests.lake_broker import LakeBroker
-from tests.lake_checks import rows
-from tests.reput_lake import reput
+from tests.support.brokers.with_lake import LakeBroker
+from tests.support.lakes.checks import rows
+from tests.support.lakes.maintained import reput
 
 FAR = 3_000_000
 KEY = QueueKey("billing", "orders", 0)

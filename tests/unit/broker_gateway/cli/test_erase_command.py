@@ -20,7 +20,7 @@ from lakebroker_pb.lakebroker.admin.v1 import admin_pb2 as pb
 from lakebroker_testing.logs import LogWriter
 from structured_streaming.maintenance import erasure
 from structured_streaming.maintenance.maintain import maintain
-from tests.marked_lake import TOPIC, MarkedLake
+from tests.support.lakes.marked import TOPIC, MarkedLake
 
 
 def run(*arguments: str) -> Result:

@@ -22,7 +22,7 @@ from structured_streaming.commit.table_log import TableLog
 from structured_streaming.staging.table_file import write_file
 from structured_streaming.storage.local import LocalFolder
 from structured_streaming.tables import MESSAGES, TABLES
-from tests.reput_lake import ReputLake, assert_same
+from tests.support.lakes.maintained import ReputLake, assert_same
 
 
 def run(*arguments: str) -> Result:

@@ -42,10 +42,10 @@ from lakebroker_testing.logs import HOST, LogWriter
 from store.log.record import Host, offset_msg_id
 from structured_streaming.embedded.engine import EmbeddedEngine
 from structured_streaming.lake import create_tables
-from tests.served_lake import made_lake
-from tests.staged_lake import StagedLake
-from tests.union_lake import commit, cuts, manifest
-from tests.view_logs import ViewLog
+from tests.support.lakes.served import made_lake
+from tests.support.lakes.staged import StagedLake
+from tests.support.lakes.union import commit, cuts, manifest
+from tests.support.logs.views import ViewLog
 
 AT = datetime(2026, 11, 25, 8, 0, 0, 123_000, UTC)
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.delivery_machine import ORDERED, DeliveryMachine, cuts
-from tests.evidence import LONG
+from tests.suite.evidence import LONG
+from tests.support.brokers.delivery_machine import ORDERED, DeliveryMachine, cuts
 
 CALLS = ("append", "read", "record", "entries")
 TestDelivery = DeliveryMachine.TestCase

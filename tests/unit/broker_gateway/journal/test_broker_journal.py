@@ -11,7 +11,7 @@ from broker_gateway.delivery.in_flight import Status
 from broker_gateway.delivery.queue_delivery import QueueKey
 from broker_gateway.metadata.catalog import GROUPS_FILE, TOPICS_FILE, Group, Topic
 from lakebroker_pb.lakebroker.journal.v1 import journal_pb2 as pb
-from tests.unit.broker_gateway.journal.journaled import append_body, batches, opened
+from tests.support.brokers.journaled import append_body, batches, opened
 
 WRITTEN = (
     (

@@ -13,7 +13,7 @@ from broker_gateway.journal.record import EVENTS_A_RECORD
 from broker_gateway.journal.resources import topic_deleted
 from broker_gateway.metadata.catalog import Topic
 from lakebroker_pb.lakebroker.journal.v1 import journal_pb2 as pb
-from tests.unit.broker_gateway.journal.journaled import batches, no_room, opened
+from tests.support.brokers.journaled import batches, no_room, opened
 
 KEY = QueueKey("g", "t", 0)
 FAR_MS = 1 << 50

@@ -12,7 +12,7 @@ from broker_gateway.delivery.queue_delivery import QueueKey
 from lakebroker_pb.lakebroker.journal.v1 import journal_pb2 as pb
 from store.log.copies import ORIGIN_PROPERTY, Origin
 from store.log.record import PendingRecord, encode_properties
-from tests.unit.broker_gateway.journal.journaled import Journaled, append_body, opened
+from tests.support.brokers.journaled import Journaled, append_body, opened
 
 KEY = QueueKey("g", "t", 0)
 FAR_MS = 1 << 50

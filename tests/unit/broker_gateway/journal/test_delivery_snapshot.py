@@ -16,7 +16,7 @@ from broker_gateway.journal.contributor import Target
 from broker_gateway.journal.delivery_snapshot import queue_pieces
 from broker_gateway.metadata.catalog import Catalog
 from lakebroker_pb.lakebroker.journal.v1 import journal_pb2 as pb
-from tests.unit.broker_gateway.journal.journaled import opened, parts
+from tests.support.brokers.journaled import opened, parts
 
 KEY = QueueKey("g", "t", 0)
 FAR_MS = 1 << 50

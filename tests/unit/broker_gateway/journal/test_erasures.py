@@ -16,7 +16,7 @@ from broker_gateway.metadata.catalog import Catalog
 from broker_gateway.metadata.names import JOURNAL_TOPIC
 from lakebroker_testing.faults import FaultyStore
 from lakebroker_testing.logs import pending
-from tests.unit.broker_gateway.journal.journaled import opened_store
+from tests.support.brokers.journaled import opened_store
 
 ASKED_MS = 1_700_000_000_000
 

@@ -13,8 +13,8 @@ from broker_gateway.journal import snapshot as snapshot_module
 from broker_gateway.journal.snapshot import SnapshotPace
 from lakebroker_pb.lakebroker.journal.v1 import journal_pb2 as pb
 from lakebroker_testing.faults import FaultyStore
-from tests.unit.broker_gateway.journal.counts import Counted
-from tests.unit.broker_gateway.journal.journaled import batches, no_room, opened, opened_store, parts
+from tests.support.brokers.journal_counts import Counted
+from tests.support.brokers.journaled import batches, no_room, opened, opened_store, parts
 
 
 @pytest.fixture

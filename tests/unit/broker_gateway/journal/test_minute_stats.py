@@ -11,7 +11,7 @@ from broker_gateway.journal.replay import records_from
 from broker_gateway.metadata.names import JOURNAL_TOPIC
 from lakebroker_pb.lakebroker.journal.v1 import journal_pb2 as pb
 from lakebroker_testing.clock import ManualClock
-from tests.unit.broker_gateway.journal.journaled import batches, no_room, opened
+from tests.support.brokers.journaled import batches, no_room, opened
 
 
 def test_a_call_counts_in_its_own_minute_however_late_the_one_before_is_rolled() -> None:

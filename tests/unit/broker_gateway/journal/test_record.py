@@ -22,8 +22,8 @@ from lakebroker_pb.lakebroker.journal.v1 import journal_pb2 as pb
 from lakebroker_testing.clock import ManualClock
 from lakebroker_testing.faults import FaultyStore
 from store.log.record import tags_code
-from tests.unit.broker_gateway.journal.counts import Counted
-from tests.unit.broker_gateway.journal.journaled import append_body, opened_store
+from tests.support.brokers.journal_counts import Counted
+from tests.support.brokers.journaled import append_body, opened_store
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from broker_gateway.metadata.names import JOURNAL_TOPIC
 from lakebroker_pb.lakebroker.journal.v1 import journal_pb2 as pb
 from lakebroker_testing.faults import FaultyStore
 from store.log.record import PendingRecord
-from tests.unit.broker_gateway.journal.counts import Counted
-from tests.unit.broker_gateway.journal.journaled import opened_store
+from tests.support.brokers.journal_counts import Counted
+from tests.support.brokers.journaled import opened_store
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from broker_gateway.journal.snapshot import SnapshotPace
 from broker_gateway.metadata.catalog import GROUPS_FILE, TOPICS_FILE, Group, Topic
 from broker_gateway.metadata.kept_fields import MOST_BYTES
 from lakebroker_pb.lakebroker.journal.v1 import journal_pb2 as pb
-from tests.unit.broker_gateway.journal.journaled import Journaled, batches, no_room, opened, parts
+from tests.support.brokers.journaled import Journaled, batches, no_room, opened, parts
 
 KEY, OTHER = QueueKey("g", "t", 0), QueueKey("g", "u", 0)
 TOPIC = Topic("t", 3, 2, 4, ("FIFO", "NORMAL"), 1000, True, '{"topicSysFlag":1}')

@@ -21,7 +21,7 @@ from broker_gateway.journal.resources import group_deleted
 from broker_gateway.journal.snapshot import SnapshotPace
 from broker_gateway.metadata.catalog import Group, Topic
 from lakebroker_pb.lakebroker.journal.v1 import journal_pb2 as pb
-from tests.unit.broker_gateway.journal.journaled import Journaled, no_room, opened, parts
+from tests.support.brokers.journaled import Journaled, no_room, opened, parts
 
 KEYS = [QueueKey(group, topic, queue) for group in "gh" for topic in "tu" for queue in range(2)]
 KEY = st.sampled_from(KEYS)

@@ -22,8 +22,8 @@ from store.log.record import (
     encode_properties,
 )
 from structured_streaming.staging.wanted import Wanted
-from tests.raw_log import NOW_MS, Raw, log_of
-from tests.staged_lake import StagedLake
+from tests.support.lakes.staged import StagedLake
+from tests.support.logs.raw import NOW_MS, Raw, log_of
 
 BIG = 1 << 30
 

@@ -11,8 +11,8 @@ from broker_gateway.lake.queue_ends import queue_ends
 from broker_gateway.lake.reader import Lake, LakeReadStoppedError, LakeUnreachableError
 from lakebroker_pb.lakebroker.journal.v1 import journal_pb2 as pb
 from structured_streaming.staging.wanted import Wanted
-from tests.raw_log import JOURNAL, NOW_MS, Raw, log_of
-from tests.staged_lake import StagedLake
+from tests.support.lakes.staged import StagedLake
+from tests.support.logs.raw import JOURNAL, NOW_MS, Raw, log_of
 
 JOURNALED = pb.Batch(version=1, timestamp_ms=NOW_MS).SerializeToString()
 

@@ -16,8 +16,8 @@ from broker_gateway.messaging.erasing import Asked
 from broker_gateway.messaging.message_search import Wanted
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from structured_streaming.tables import ERASURES
-from tests.lake_broker import LakeBroker
-from tests.unit.broker_gateway.journal.journaled import batches
+from tests.support.brokers.journaled import batches
+from tests.support.brokers.with_lake import LakeBroker
 
 COUNT = 20
 

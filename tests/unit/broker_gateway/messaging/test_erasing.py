@@ -26,7 +26,7 @@ from store.errors import ErasedError
 from store.log.erased import read_erased
 from store.log.record import Record
 from store.log_source import FolderLog
-from tests.unit.broker_gateway.journal.journaled import batches
+from tests.support.brokers.journaled import batches
 
 
 @pytest.fixture

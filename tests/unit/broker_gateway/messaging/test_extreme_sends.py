@@ -12,7 +12,7 @@ from lakebroker_testing.broker import InProcessBroker
 from lakebroker_testing.clock import ManualClock
 from lakebroker_testing.messages import message, send_request
 from store.log.record import Record, decode_properties
-from tests.extreme_sends import Extreme, extreme_messages
+from tests.support.logs.extreme_sends import Extreme, extreme_messages
 
 EXTREMES = list(extreme_messages("orders"))
 NOW = 1_700_000_000_123

@@ -13,7 +13,7 @@ from broker_gateway.lake.reader import LakeReadStoppedError, LakeUnreachableErro
 from broker_gateway.messaging.old_messages import OldMessages
 from broker_gateway.observability.metrics import Metrics
 from lakebroker_testing.logs import open_store
-from tests.slow_lake import SlowLake
+from tests.support.lakes.slow import SlowLake
 
 END = 1000
 

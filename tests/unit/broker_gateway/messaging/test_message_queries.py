@@ -25,7 +25,7 @@ from lakebroker_testing.broker import InProcessBroker
 from lakebroker_testing.messages import message, send_request
 from store.log.record import Host, PendingRecord, decode_record, offset_msg_id
 from structured_streaming.staging.wanted import Wanted as Tables
-from tests.reput_lake import reput
+from tests.support.lakes.maintained import reput
 
 BODY = b"x" * 60_000
 COUNT = 60

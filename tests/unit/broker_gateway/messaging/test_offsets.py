@@ -16,7 +16,7 @@ from broker_gateway.messaging.outcome import Reason, ServiceError
 from broker_gateway.observability.metrics import Metrics
 from lakebroker_testing.broker import InProcessBroker
 from store.index.time_search import BoundaryType
-from tests.slow_lake import SlowLake
+from tests.support.lakes.slow import SlowLake
 
 
 @pytest.fixture

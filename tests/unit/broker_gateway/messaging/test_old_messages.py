@@ -32,7 +32,7 @@ from structured_streaming.maintenance import retention
 from structured_streaming.retention_rules import parsed
 from structured_streaming.storage.local import LocalFolder
 from structured_streaming.upkeep import RETENTION, row
-from tests.lake_broker import LakeBroker, dispatch
+from tests.support.brokers.with_lake import LakeBroker, dispatch
 
 
 @pytest.fixture

@@ -31,9 +31,9 @@ from store.log.record import Host
 from store.opening import StoreOptions
 from structured_streaming.lake import create_tables
 from structured_streaming.tables import TABLES
-from tests.raw_log import Raw, log_of
-from tests.staged_lake import StagedLake
-from tests.union_lake import commit, cuts, manifest
+from tests.support.lakes.staged import StagedLake
+from tests.support.lakes.union import commit, cuts, manifest
+from tests.support.logs.raw import Raw, log_of
 
 Open = dict[QueueKey, tuple[int, dict[int, int], list[tuple[int, int]]]]
 """Committed offset, attempts of what was handed out and is open, ranges never handed out; by group, topic and queue."""

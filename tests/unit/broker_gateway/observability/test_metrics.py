@@ -16,7 +16,7 @@ from broker_gateway.observability.metrics import Metrics
 from broker_gateway.runtime.clock import now_ms
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_testing.broker import InProcessBroker
-from tests.documented_metrics import documented
+from tests.support.documents.metrics import documented
 
 NODE = {"cluster", "node_id"}
 

@@ -15,8 +15,8 @@ from broker_gateway.runtime.tick import Tick
 from broker_gateway.transport.http2.engine import Connection
 from broker_gateway.transport.http2.pace import Pace
 from broker_gateway.transport.http2.replies import Replies
-from tests.echo_service import SERVICE
-from tests.raw_peer import PREFACE, SETTINGS, RawPeer, frame
+from tests.support.peers.echo_service import SERVICE
+from tests.support.peers.raw_http2 import PREFACE, SETTINGS, RawPeer, frame
 
 CALLS = 1000
 A_WHILE_S = 0.001

@@ -15,7 +15,7 @@ from broker_gateway.transport.http2.engine import headers
 from broker_gateway.transport.http2.framing import compressed_frame, frame
 from broker_gateway.transport.http2.requests import Requests, RequestStream
 from broker_gateway.transport.methods import REQUEST_S, methods
-from tests.echo_service import DESCRIPTOR, SERVICE, Echo
+from tests.support.peers.echo_service import DESCRIPTOR, SERVICE, Echo
 
 MIB = 1 << 20
 

@@ -13,7 +13,7 @@ from store.errors import StoreDamagedError
 from store.log.segment import list_segments
 from store.running.end import File, LogEnd, Served
 from store.scan import scan
-from tests.real_store import SEGMENT, RealStore
+from tests.support.logs.real_store import SEGMENT, RealStore
 
 BOOT_MS = 500_000
 BEFORE_MS, SINCE_MS = 400_000, 600_000

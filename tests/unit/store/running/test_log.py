@@ -15,7 +15,7 @@ from store.errors import OffsetOutOfRangeError, OtherLogError, StoreDamagedError
 from store.running.identity import STATE_FILE
 from store.running.log import RunningLog
 from store.scan import scan
-from tests.real_store import RealStore
+from tests.support.logs.real_store import RealStore
 
 
 @pytest.fixture

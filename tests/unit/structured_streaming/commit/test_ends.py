@@ -10,8 +10,8 @@ from deltalake.fs import DeltaStorageHandler
 
 from structured_streaming.commit.ends import ends_in_rows
 from structured_streaming.storage.local import LocalFolder
-from tests.raw_log import log_of, message
-from tests.staged_lake import StagedLake
+from tests.support.lakes.staged import StagedLake
+from tests.support.logs.raw import log_of, message
 
 
 def test_a_folder_is_read_without_python_in_arrows_threads(

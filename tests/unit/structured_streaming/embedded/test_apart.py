@@ -34,7 +34,7 @@ from structured_streaming.lake import create_tables
 from structured_streaming.scratch import SQL, remove_scratch, scratch_folder
 from structured_streaming.storage.local import LocalFolder
 from structured_streaming.typed.declaration import JSON, Declaration, Schema
-from tests.union_lake import commit, cuts, manifest
+from tests.support.lakes.union import commit, cuts, manifest
 from tests.unit.structured_streaming.embedded.conftest import WAIT_S
 
 MEMORY = 128 << 20

@@ -14,7 +14,7 @@ from structured_streaming.commit.taken_away import taken_away
 from structured_streaming.embedded.engine import EmbeddedEngine
 from structured_streaming.storage.delta_names import SPARK_APPLICATION
 from structured_streaming.storage.local import LocalFolder
-from tests.reput_lake import ReputLake
+from tests.support.lakes.maintained import ReputLake
 
 
 def delete(uri: str) -> None:

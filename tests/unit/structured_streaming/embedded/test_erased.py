@@ -15,7 +15,7 @@ from structured_streaming.errors import UnreachableError
 from structured_streaming.lake import create_tables
 from structured_streaming.maintenance.erasure import purge
 from structured_streaming.source.logs import StoreFolder
-from tests.marked_lake import TOPIC, MarkedLake
+from tests.support.lakes.marked import TOPIC, MarkedLake
 
 IDS = f"SELECT message_id FROM messages WHERE topic = '{TOPIC}' ORDER BY message_id"
 KEYS = "SELECT count(*) FROM message_index WHERE key LIKE ? || '%'"

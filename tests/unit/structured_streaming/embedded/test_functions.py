@@ -14,7 +14,7 @@ from structured_streaming.embedded.connecting import connected
 from structured_streaming.embedded.database import lock
 from structured_streaming.embedded.limits import Limits
 from structured_streaming.errors import LakeError
-from tests.union_lake import commit, cuts, manifest
+from tests.support.lakes.union import commit, cuts, manifest
 from tests.unit.structured_streaming.embedded.conftest import Opened
 
 _REFUSED = """

@@ -16,7 +16,7 @@ from structured_streaming.embedded.pinned import AttachedTables
 from structured_streaming.embedded.results import taken
 from structured_streaming.embedded.running import Running
 from structured_streaming.errors import LakeError, ReadOnlyError
-from tests.union_lake import commit, cuts, manifest
+from tests.support.lakes.union import commit, cuts, manifest
 from tests.unit.structured_streaming.embedded.conftest import WAIT_S, Opened
 
 WRITES = {

@@ -34,9 +34,17 @@ from structured_streaming.maintenance.reports import TableReport
 from structured_streaming.staging.table_file import write_file
 from structured_streaming.storage.local import LocalFolder
 from structured_streaming.tables import CONSUME_QUEUE, MESSAGES, TABLES
-from tests.dying_calls import Crash
-from tests.iceberg_readers import assert_mirrored, assert_same, by_duckdb, by_pyiceberg, opened, place, shown
-from tests.reput_lake import ReputLake
+from tests.support.lakes.dying_calls import Crash
+from tests.support.lakes.iceberg_readers import (
+    assert_mirrored,
+    assert_same,
+    by_duckdb,
+    by_pyiceberg,
+    opened,
+    place,
+    shown,
+)
+from tests.support.lakes.maintained import ReputLake
 
 TARGET = 64 << 20
 

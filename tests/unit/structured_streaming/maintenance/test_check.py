@@ -27,7 +27,7 @@ from structured_streaming.staging.wanted import Wanted
 from structured_streaming.storage.delta_names import SPARK_APPLICATION
 from structured_streaming.storage.local import LocalFolder
 from structured_streaming.tables import REPUT_PROGRESS
-from tests.reput_lake import ReputLake
+from tests.support.lakes.maintained import ReputLake
 
 
 @pytest.fixture

@@ -28,9 +28,9 @@ from structured_streaming.maintenance.maintain import lake_mirror, maintain
 from structured_streaming.storage.folder import Folder
 from structured_streaming.storage.local import LocalFolder
 from structured_streaming.tables import DATA_TABLES
-from tests.dying_calls import DyingCalls
-from tests.iceberg_readers import assert_mirrored, by_pyiceberg, opened
-from tests.marked_lake import TYPED, WITH_MESSAGES, MarkedLake
+from tests.support.lakes.dying_calls import DyingCalls
+from tests.support.lakes.iceberg_readers import assert_mirrored, by_pyiceberg, opened
+from tests.support.lakes.marked import TYPED, WITH_MESSAGES, MarkedLake
 
 STEPS = ("put_if_absent", "replace", "remove", "derive", "open_new", "make_durable", "remove_all")
 

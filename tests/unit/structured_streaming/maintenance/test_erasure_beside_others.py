@@ -34,9 +34,9 @@ from structured_streaming.maintenance.maintain import maintain
 from structured_streaming.storage.local import LocalFolder
 from structured_streaming.typed.declaration import JSON, STOPPED, Declaration, Schema
 from structured_streaming.union.followed import FollowedLake
-from tests.dying_calls import Crash
-from tests.iceberg_readers import assert_mirrored
-from tests.marked_lake import TOPIC, TYPED, WITH_MESSAGES, MarkedLake
+from tests.support.lakes.dying_calls import Crash
+from tests.support.lakes.iceberg_readers import assert_mirrored
+from tests.support.lakes.marked import TOPIC, TYPED, WITH_MESSAGES, MarkedLake
 
 SCHEMA = {"properties": {"who": {"type": "string"}, "n": {"type": "integer"}}}
 DECLARED = Declaration(TOPIC, TYPED, JSON, (Schema(1, json.dumps(SCHEMA)),))

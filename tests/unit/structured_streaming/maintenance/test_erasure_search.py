@@ -24,8 +24,8 @@ from structured_streaming.maintenance.reading import Part
 from structured_streaming.staging.wanted import EVERYTHING, Wanted
 from structured_streaming.storage.location import lake_folder
 from structured_streaming.tables import MESSAGE_INDEX
-from tests.marked_lake import TOPIC, MarkedLake
-from tests.reput_lake import reput
+from tests.support.lakes.maintained import reput
+from tests.support.lakes.marked import TOPIC, MarkedLake
 
 
 @pytest.fixture(scope="module")

@@ -31,10 +31,10 @@ from structured_streaming.staging.table_file import GROUP_ROWS, StagedFile, Tabl
 from structured_streaming.storage.local import LocalFile, LocalFolder
 from structured_streaming.tables import CONSUME_QUEUE, MESSAGES, QUARANTINE, TABLES
 from structured_streaming.upkeep import RETENTION, row
-from tests.dying_calls import DyingCalls
-from tests.lake_checks import assert_exact
-from tests.reput_lake import ReputLake, assert_same, rows_of
-from tests.staged_lake import assert_statistics
+from tests.support.lakes.checks import assert_exact
+from tests.support.lakes.dying_calls import DyingCalls
+from tests.support.lakes.maintained import ReputLake, assert_same, rows_of
+from tests.support.lakes.staged import assert_statistics
 
 TARGET = 64 << 20
 

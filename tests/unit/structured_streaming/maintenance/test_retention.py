@@ -23,9 +23,9 @@ from structured_streaming.retention_rules import latest, parsed
 from structured_streaming.staging.wanted import EVERYTHING, Wanted
 from structured_streaming.storage.local import LocalFolder
 from structured_streaming.upkeep import RETENTION, row
-from tests.aged_lake import WITH_MESSAGES, AgedLake, left_of, place, places
-from tests.dying_calls import DyingCalls
-from tests.lake_checks import assert_exact
+from tests.support.lakes.aged import WITH_MESSAGES, AgedLake, left_of, place, places
+from tests.support.lakes.checks import assert_exact
+from tests.support.lakes.dying_calls import DyingCalls
 
 DAY = timedelta(days=1)
 LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)

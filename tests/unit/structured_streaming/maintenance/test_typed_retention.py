@@ -32,7 +32,7 @@ from structured_streaming.staging.wanted import EVERYTHING, Wanted
 from structured_streaming.storage.local import LocalFolder
 from structured_streaming.typed.declaration import JSON, STOPPED, Declaration, Schema
 from structured_streaming.upkeep import EXPIRED, RETENTION, row
-from tests.aged_lake import AgedLake, Row
+from tests.support.lakes.aged import AgedLake, Row
 
 TEXTS = {"type": "string"}
 SCHEMA = {"properties": {"id": {"type": "integer"}, "size": TEXTS, "deliver_timestamp": TEXTS}}

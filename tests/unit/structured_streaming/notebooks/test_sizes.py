@@ -10,8 +10,8 @@ import pytest
 from structured_streaming.errors import LocationError
 from structured_streaming.notebooks.sizes import sizes
 from structured_streaming.tables import TABLES
-from tests.staged_lake import StagedLake
-from tests.view_logs import first_log, other_log
+from tests.support.lakes.staged import StagedLake
+from tests.support.logs.views import first_log, other_log
 
 NO_SESSION: Any = None
 """A folder is read without Spark."""

@@ -27,8 +27,8 @@ from structured_streaming.reput_options import ReputOptions, checked
 from structured_streaming.storage.local import LocalFolder
 from structured_streaming.typed.declaration import FILLING
 from structured_streaming.typed_topics import of_registry, topics_of
-from tests.schema_registry import SchemaRegistry, until
-from tests.typed_batches import Log, framed
+from tests.support.lakes.schema_registry import SchemaRegistry, until
+from tests.support.lakes.typed_batches import Log, framed
 
 TOKEN, PASSWORD = "token-0123456789abcdef", 'p:ss"word-\\0123456789'
 BASIC = base64.b64encode(f"reader:{PASSWORD}".encode()).decode()

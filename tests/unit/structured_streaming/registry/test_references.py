@@ -28,8 +28,8 @@ from structured_streaming.typed.avro_bodies import AvroBodies
 from structured_streaming.typed.json_bodies import JsonBodies
 from structured_streaming.typed.protobuf_bodies import ProtobufBodies
 from structured_streaming.typed_topics import columns, of_registry, topics_of
-from tests.schema_registry import SchemaRegistry
-from tests.typed_batches import Log, framed
+from tests.support.lakes.schema_registry import SchemaRegistry
+from tests.support.lakes.typed_batches import Log, framed
 
 F = descriptor_pb2.FieldDescriptorProto
 

@@ -21,8 +21,8 @@ from structured_streaming.registry.subject import Registry, RegistryAwayError
 from structured_streaming.storage.local import LocalFolder
 from structured_streaming.typed.declaration import AVRO, Declaration, Schema
 from structured_streaming.typed_topics import of_registry, topics_of
-from tests.schema_registry import SchemaRegistry, until
-from tests.typed_batches import Log, framed
+from tests.support.lakes.schema_registry import SchemaRegistry, until
+from tests.support.lakes.typed_batches import Log, framed
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lakebroker_pb.lakebroker.journal.v1 import journal_pb2 as pb
-from tests.raw_log import HOST, JOURNAL, NOW_MS, Raw, log_of, message, properties
-from tests.staged_lake import StagedLake, assert_accounted
+from tests.support.lakes.staged import StagedLake, assert_accounted
+from tests.support.logs.raw import HOST, JOURNAL, NOW_MS, Raw, log_of, message, properties
 
 LONG, INT = (1 << 63) - 1, (1 << 31) - 1
 YEAR_10000_MS = 253_402_300_800_000

@@ -12,7 +12,7 @@ from broker_gateway.api.grpc.codec import timestamp
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_testing.broker import InProcessBroker
 from store.log_reader import LogReader
-from tests.staged_lake import StagedLake
+from tests.support.lakes.staged import StagedLake
 
 REAL_STORE = Path(__file__).parents[3] / "data" / "rocketmq-5.5.0-store.tar.gz"
 TIMER_TOPIC = "rmq_sys_wheel_timer"

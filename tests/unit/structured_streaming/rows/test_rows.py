@@ -12,8 +12,8 @@ import pytest
 from store.delay_levels import parse_delay_levels
 from structured_streaming.rows import bodies, messages, origins, pieces
 from structured_streaming.tables import DATA_TABLES
-from tests.raw_log import NOW_MS, Raw, log_of, message, poison, properties
-from tests.staged_lake import StagedLake, assert_accounted
+from tests.support.lakes.staged import StagedLake, assert_accounted
+from tests.support.logs.raw import NOW_MS, Raw, log_of, message, poison, properties
 
 LEVELS = parse_delay_levels("2s 1m 3h")
 SCHEDULED = b"SCHEDULE_TOPIC_XXXX"

@@ -19,7 +19,7 @@ from structured_streaming.lake import create_tables
 from structured_streaming.maintenance.copying import copy_lake
 from structured_streaming.reput_source import ReputDataSource
 from structured_streaming.tables import DATA_TABLES, QUARANTINE
-from tests.lake_checks import expected_keys, rows
+from tests.support.lakes.checks import expected_keys, rows
 
 SEGMENT = 1 << 16
 

@@ -14,7 +14,7 @@ from structured_streaming.errors import UnreachableError
 from structured_streaming.source import log_watch
 from structured_streaming.source.access import Access
 from structured_streaming.source.log_watch import LogWatch, Question
-from tests.written_log import written
+from tests.support.logs.written import written
 
 
 @pytest.fixture

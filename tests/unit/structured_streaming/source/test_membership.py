@@ -12,7 +12,7 @@ from structured_streaming.source.access import Access
 from structured_streaming.source.log_watch import LogWatch
 from structured_streaming.source.membership import Membership
 from structured_streaming.source.name_servers import Found
-from tests.written_log import written
+from tests.support.logs.written import written
 
 
 class Watched:

@@ -11,7 +11,7 @@ import pytest
 from structured_streaming.errors import SourceError, UnreachableError
 from structured_streaming.source import remoting
 from structured_streaming.source.name_servers import NameServers, masters, name_servers, target_of
-from tests.answering import answering, frame
+from tests.support.peers.answering import answering, frame
 
 FASTJSON = (
     b'{"brokerAddrTable":{"a":{"brokerAddrs":{0:"10.0.0.1:10911",1:"10.0.0.2:10911"},"brokerName":"a","cluster":"c"},'

@@ -15,7 +15,7 @@ from structured_streaming.errors import SameBrokerError
 from structured_streaming.reput_options import ReputOptions, checked
 from structured_streaming.reput_query import retries
 from structured_streaming.source.logs import by_broker
-from tests.written_log import written
+from tests.support.logs.written import written
 
 
 def refused(lake: Path, *stores: Path) -> str:

@@ -15,7 +15,7 @@ from structured_streaming.source.log_range import LogRange
 from structured_streaming.staging.careful import stage_carefully
 from structured_streaming.staging.stage import stage
 from structured_streaming.staging.wanted import EVERYTHING
-from tests.raw_log import Raw, log_of, message
+from tests.support.logs.raw import Raw, log_of, message
 
 KILLER = """
 import os, signal, sys

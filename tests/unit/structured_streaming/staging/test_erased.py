@@ -16,7 +16,7 @@ from structured_streaming.source.log_range import LogRange
 from structured_streaming.staging.careful import stage_carefully
 from structured_streaming.staging.wanted import EVERYTHING
 from structured_streaming.tables import JOURNAL_TOPIC
-from tests.staged_lake import StagedLake
+from tests.support.lakes.staged import StagedLake
 
 
 def log() -> tuple[bytes, list[int]]:

@@ -15,7 +15,7 @@ from structured_streaming.commit.delta_commit import DeltaCommitSink
 from structured_streaming.lake import create_tables
 from structured_streaming.source.log_range import LogRange
 from structured_streaming.staging.stage import stage
-from tests.evidence import EVIDENCE
+from tests.suite.evidence import EVIDENCE
 
 MANY = 100_000 if EVIDENCE else 20_000
 BODY = b"x" * 60

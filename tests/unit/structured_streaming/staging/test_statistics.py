@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from structured_streaming.staging.statistics import TEXT, Statistics
 from structured_streaming.tables import TIMESTAMP
-from tests.staged_lake import assert_statistics
+from tests.support.lakes.staged import assert_statistics
 
 A = "a" * TEXT
 

@@ -18,7 +18,7 @@ from structured_streaming.reput_options import ReputOptions
 from structured_streaming.source.log_range import LogRange
 from structured_streaming.staging.stage import stage
 from structured_streaming.staging.wanted import EVERYTHING, Wanted, wanted
-from tests.raw_log import Raw, log_of
+from tests.support.logs.raw import Raw, log_of
 
 RECORDS = (
     Raw(topic=b"orders", body=b"one", properties=b"KEYS\x01k\x02"),

@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 from broker_gateway.cli.main import app
 from structured_streaming.lake import create_tables
 from structured_streaming.tables import TABLES
-from tests.reput_lake import ReputLake
-from tests.written_log import written
+from tests.support.lakes.maintained import ReputLake
+from tests.support.logs.written import written
 
 
 def ended(*arguments: str) -> str:

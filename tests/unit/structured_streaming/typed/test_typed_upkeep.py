@@ -34,7 +34,7 @@ from structured_streaming.staging.wanted import Wanted
 from structured_streaming.storage.local import LocalFolder
 from structured_streaming.tables import TABLES
 from structured_streaming.typed.declaration import FILLING, JSON, STOPPED, Declaration, Schema
-from tests.iceberg_readers import by_duckdb, by_pyiceberg, opened
+from tests.support.lakes.iceberg_readers import by_duckdb, by_pyiceberg, opened
 
 ITEM = {"sku": {"type": "string"}}
 V1 = {

@@ -33,7 +33,7 @@ from structured_streaming.union.followed import committed
 from structured_streaming.union.instants import Instant, Rows, age_of, batch_or_time
 from structured_streaming.union.lakes import FolderLake
 from structured_streaming.union.tails import tails_of
-from tests.union_lake import commit, cuts, manifest
+from tests.support.lakes.union import commit, cuts, manifest
 
 NO_SESSION: Any = None
 """Versions and times are told without Spark."""

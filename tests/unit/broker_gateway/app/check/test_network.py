@@ -6,8 +6,8 @@ from pathlib import Path
 
 from broker_gateway.app.check.finding import Finding, Verdict
 from broker_gateway.app.check.network import check_lake
-from tests.staged_lake import StagedLake
-from tests.view_logs import other_log
+from tests.support.lakes.staged import StagedLake
+from tests.support.logs.views import other_log
 
 
 def test_the_lake_is_looked_through_for_each_broker_of_the_host(tmp_path: Path) -> None:

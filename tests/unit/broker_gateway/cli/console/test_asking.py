@@ -28,10 +28,10 @@ from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.lakebroker.admin.v1 import admin_pb2 as own
 from structured_streaming.errors import LocationError
 from structured_streaming.lake import create_tables
-from tests import example_lake
-from tests.lake_broker import LakeBroker
-from tests.staged_lake import StagedLake
-from tests.view_logs import BEGIN_MS, MINUTE, ViewLog, settled
+from tests.support.brokers.with_lake import LakeBroker
+from tests.support.lakes import example as example_lake
+from tests.support.lakes.staged import StagedLake
+from tests.support.logs.views import BEGIN_MS, MINUTE, ViewLog, settled
 
 NOBODY = Reached("127.0.0.1:1", "", None, None)
 

@@ -1,0 +1,100 @@
+"""Several brokers that know of each other: under one supervisor, or three behind one name server; the routes that they give."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from broker_gateway.messaging.ordered_sends import bucket
+from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
+from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
+from lakebroker_testing.client import Client
+from lakebroker_testing.gateway import ROOT, Gateway, NameServer, command
+
+NAMES = ("a", "b", "c")
+QUEUES = 2
+"""Of a topic, at each of them."""
+_QUICK = {"listenPort": "0", "grpcClientConsumerMinLongPollingTimeoutMillis": "100"}
+
+
+def three_brokers(folder: Path, stack: ExitStack) -> dict[str, Gateway]:
+    """By name; they end with `stack`."""
+    name_server = stack.enter_context(NameServer(folder / "namesrv"))
+    return {
+        name: stack.enter_context(
+            Gateway(folder / name, namesrvAddr=name_server.address, brokerName=name, **_QUICK)
+        )
+        for name in NAMES
+    }
+
+
+def wait_until_known(brokers: dict[str, Gateway], topic: str) -> None:
+    """Each knows that all have the topic."""
+    for each in brokers.values():
+        wait_for(lambda each=each: len(routes(each.grpc_port, topic)) == len(NAMES))
+
+
+def place(name: str) -> tuple[str, int]:
+    """Broker and queue of a message group or lite topic."""
+    number = bucket(name, len(NAMES) * QUEUES)
+    return NAMES[number // QUEUES], number % QUEUES
+
+
+class Host:
+    """Two brokers under a supervisor."""
+
+    def __init__(self, folder: Path) -> None:
+        self.ports = folder / "ports.json"
+        self.log = folder / "log"
+        settings = {
+            "storePathRootDir": str(folder / "stores"),
+            "grpcServerPort": "0",
+            "grpcBindAddress": "127.0.0.1",
+            "brokerIP1": "127.0.0.1",
+            "lakeAutoCreateTopics": "true",
+            "metricsPromExporterPort": "0",
+            "listenPort": "0",
+            "bindAddress": "127.0.0.1",
+            "mappedFileSizeCommitLog": str(16 << 20),
+            "lakePortFile": str(self.ports),
+        }
+        given = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                command("gateway", "--processes", "2", *given),
+                stdout=log,
+                stderr=log,
+                cwd=ROOT,
+                start_new_session=True,
+            )
+        wait_for(self.ports.exists, 60)
+        self.stores = folder / "stores"
+
+    def brokers(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = json.loads(self.ports.read_text())["processes"]
+        return found
+
+
+def routes(port: int, topic: str) -> dict[str, tuple[int, int]]:
+    """Broker name to (port, queues), of a route."""
+    client = Client(f"127.0.0.1:{port}")
+    answer = client.call("QueryRoute", rpc.QueryRouteRequest(topic=pb.Resource(name=topic)))
+    client.channel.close()
+    found: dict[str, tuple[int, int]] = {}
+    for queue in answer.message_queues:
+        name = queue.broker.name
+        found[name] = (queue.broker.endpoints.addresses[0].port, found.get(name, (0, 0))[1] + 1)
+    return found
+
+
+def wait_for(condition: Callable[[], Any], limit_s: float = 30.0) -> Any:
+    deadline = time.monotonic() + limit_s
+    while not (found := condition()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return found

@@ -1,0 +1,44 @@
+"""The one way in which tests wait for what another process or thread brings about: the condition is looked at again and again.
+
+There is no telling how long a busy machine takes: limits end what hangs, and say nothing about the time that is right.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+LIMIT_S = 300.0
+"""Far longer than anything takes, and shorter than pytest's limit for a test, so that the failure names the condition."""
+_EVERY_S = 0.02
+
+
+def wait_until(holds: Callable[[], T], what: object = "the condition", limit_s: float = LIMIT_S) -> T:
+    """The first true value of `holds`. Fails with `what` (looked at then, where it can be called) when the limit is over."""
+    deadline = time.monotonic() + limit_s
+    while not (found := holds()):
+        assert time.monotonic() < deadline, (
+            f"{what() if callable(what) else what} did not come in {limit_s} s"
+        )
+        time.sleep(_EVERY_S)
+    return found
+
+
+async def until(
+    holds: Callable[[], T | Awaitable[T]], what: object = "the condition", limit_s: float = LIMIT_S
+) -> T:
+    """`wait_until` for a test on an event loop; `holds` may be a coroutine function."""
+    deadline = time.monotonic() + limit_s
+    while True:
+        found = holds()
+        if isinstance(found, Awaitable):
+            found = await found
+        if found:
+            return found
+        assert time.monotonic() < deadline, (
+            f"{what() if callable(what) else what} did not come in {limit_s} s"
+        )
+        await asyncio.sleep(_EVERY_S)
