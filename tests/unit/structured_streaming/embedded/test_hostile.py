@@ -55,6 +55,7 @@ WRITES = {
     "EXECUTE p": "EXECUTE",
     "VACUUM": "VACUUM",
     "IMPORT DATABASE '{lake}'": "IMPORT",
+    "PRAGMA enable_profiling": "PRAGMA",
 }
 OF_DATA = {"DELETE", "UPDATE", "INSERT", "MERGE_INTO", "CREATE", "DROP", "ALTER"}
 """What Spark would do with --write."""
@@ -80,6 +81,9 @@ FILES = {
     "SELECT * FROM duckdb_secrets()": r"duckdb_secrets\(\) is refused",
     "SELECT getenv('HOME')": "getenv",
     "SELECT * FROM sqlite_scan('{file}', 't')": r"sqlite_scan\(\) is refused",
+    "SELECT * FROM read_csv('{file}')": r"read_csv(_auto)?\(\) is refused",
+    "SELECT * FROM 'http://127.0.0.1:9/x.parquet'": "does not exist|disabled",
+    "SELECT any_value(current_setting('allowed_directories')) FROM messages": r"current_setting\(\) is refused",
     "SELECT 1; SELECT 2": "2 statements at once; give one at a time",
     "SELECT 1; COPY messages TO '{lake}/x'": "2 statements at once",
     "EXPLAIN SELECT 1; DELETE FROM messages": "2 statements at once",
@@ -130,6 +134,12 @@ def test_it_reads_nothing_but_tables(
             ask(statement.format(lake=standing_lake, file=file))
         assert "secret\n" not in str(refused.value)
         assert "Traceback" not in str(refused.value)
+
+
+def test_very_many_parameters_without_values_are_an_error(standing: EmbeddedEngine) -> None:
+    with pytest.raises(LakeError, match=r"arameter|nested|values"):
+        standing.query(f"SELECT [{', '.join('?' * 60_000)}]")
+    assert standing.query("SELECT 1").read_all().num_rows == 1, "the engine goes on"
 
 
 def test_what_is_no_unicode_is_refused(opened: Opened) -> None:
@@ -259,10 +269,12 @@ COLUMNS = ", ".join(f"{at} AS c{at}" for at in range(100_000))
 HARD_TO_PLAN = (
     "SELECT count(*) FROM " + ", ".join(f"range(2) t{at}" for at in range(500)),
     f"SELECT {COLUMNS}",
+    f"SELECT * FROM messages WHERE queue_id IN ({', '.join(map(str, range(300_000)))})",
+    "WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r, range(2)) SELECT count(*) FROM r",
 )
 
 
-@pytest.mark.parametrize("statement", HARD_TO_PLAN, ids=["joins", "columns"])
+@pytest.mark.parametrize("statement", HARD_TO_PLAN, ids=["joins", "columns", "values", "recursion"])
 def test_a_statement_whose_plan_takes_too_long_is_ended(opened: Opened, statement: str) -> None:
     engine = opened(limits=Limits(memory_bytes=256 << 20, seconds=2.0))
     with pytest.raises(LakeError, match=r"took longer than 2 s|needs more than the memory"):
