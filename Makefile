@@ -14,7 +14,7 @@ BUSY ?= 8
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo docs test check interop bench evidence rounds clean
+.PHONY: help setup java demo docs test check interop bench evidence rounds defects clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -63,7 +63,7 @@ check: $(READY) ## Lint, format check, types, who may import whom
 
 interop: $(CLASSES) ## Compare and talk with RocketMQ's official programs (fetched from their registries)
 	@echo "Running the tests beside RocketMQ's own programs with $(INTEROP_WORKERS) workers, the longest files first"
-	@$(BIN)/python -m pytest -n $(INTEROP_WORKERS) --dist loadfile --no-loadscope-reorder tests/interop
+	@$(BIN)/python -m pytest -n $(INTEROP_WORKERS) --dist loadgroup --no-loadscope-reorder tests/interop
 
 bench: $(JARS) ## Measure beside the real RocketMQ: sending, receiving, the reput (needs Go and Maven)
 	@echo "Measuring the store, starts, the data plane, the reput, commits, planning, freshness, many batches, many topics, timers, interactive SQL, a simulated day"
@@ -87,6 +87,9 @@ evidence: $(CLASSES) ## The long versions of tests: crashes, the real name serve
 rounds: $(CLASSES) ## Run tests again and again beside busy processes (ROUNDS=10 BUSY=8)
 	@echo "Running the tests $(ROUNDS) times beside $(BUSY) busy processes"
 	@$(BIN)/python -m tests.suite.rounds --rounds $(ROUNDS) --busy $(BUSY) --workers $(TEST_WORKERS) -- tests/unit tests/fault
+
+defects: $(CLASSES) ## Put defects into a copy of the tree, one at a time, and see which tests find them
+	@$(BIN)/python -m tests.suite.defects --record docs/evidence/defects.jsonl
 
 clean: ## Remove what was built
 	rm -rf $(VENV) .cache lakebroker_pb demo-output build dist *.egg-info
