@@ -7,13 +7,15 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-"""Where the packages are: a checkout, or where they are installed."""
+from lakebroker_testing.prestarted import ROOT, Process, command, start
+
+__all__ = ["CACHE", "PATIENT", "ROOT", "START_S", "Gateway", "NameServer", "ProcessError", "Reput", "command"]
+
 CACHE = ROOT / ".cache" if (ROOT / "pyproject.toml").exists() else Path.home() / ".cache" / "lakebroker"
 """Where programs fetched for tests are kept."""
 START_S = 240.0
@@ -33,11 +35,6 @@ PATIENT = dict.fromkeys(
 
 class ProcessError(Exception):
     """A process did not start, or ended by itself."""
-
-
-def command(*arguments: str) -> list[str]:
-    """`lakebroker` with arguments, by this interpreter."""
-    return [sys.executable, "-m", "broker_gateway.cli.main", *arguments]
 
 
 class Gateway:
@@ -80,7 +77,7 @@ class Gateway:
         self.remoting_port = 0
         self.name_server_port = 0
         """Of its own name server (`lakeWithNamesrv`); 0 without."""
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: Process | None = None
 
     def __enter__(self) -> Gateway:
         self.start()
@@ -103,12 +100,8 @@ class Gateway:
         self._ports.unlink(missing_ok=True)
         settings = [part for name, value in self._options.items() for part in ("--set", f"{name}={value}")]
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                [*self._wrapper, *command("gateway", *self._file, "--transport", self._transport, *settings)],
-                stdout=log,
-                stderr=log,
-                cwd=ROOT,
-            )
+            words = ["gateway", *self._file, "--transport", self._transport, *settings]
+            self.process = _start(words, self._wrapper, stdout=log, stderr=log)
         deadline = time.monotonic() + START_S
         while not self._ports.exists():
             if self.process.poll() is not None or time.monotonic() > deadline:
@@ -148,7 +141,7 @@ class NameServer:
         }
         self._options = {**(own if config_file is None else {}), **options}
         self.port = 0
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: Process | None = None
 
     def __enter__(self) -> NameServer:
         self.start()
@@ -168,9 +161,7 @@ class NameServer:
         settings = [part for name, value in self._options.items() for part in ("--set", f"{name}={value}")]
         output = self.folder / "namesrv.out"
         with self.log.open("ab") as log, output.open("wb") as out:
-            self.process = subprocess.Popen(
-                command("namesrv", *self._file, *settings), stdout=out, stderr=log, cwd=ROOT
-            )
+            self.process = start("namesrv", *self._file, *settings, stdout=out, stderr=log)
         deadline = time.monotonic() + START_S
         while not (line := output.read_text()).endswith("\n"):
             if self.process.poll() is not None or time.monotonic() > deadline:
@@ -195,13 +186,8 @@ class Reput:
         self.log = log
         self.output = log.with_suffix(".jsonl")
         with log.open("ab") as errors, self.output.open("wb") as out:
-            self.process = subprocess.Popen(
-                [*wrapper, *command("reput", "--lake", str(lake), "--json", *arguments)],
-                stdout=out,
-                stderr=errors,
-                cwd=ROOT,
-                start_new_session=True,
-            )
+            words = ["reput", "--lake", str(lake), "--json", *arguments]
+            self.process = _start(words, wrapper, stdout=out, stderr=errors, start_new_session=True)
 
     def __enter__(self) -> Reput:
         return self
@@ -224,3 +210,9 @@ class Reput:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         return self.process.wait()
+
+
+def _start(words: Sequence[str], wrapper: Sequence[str], **settings: Any) -> Process:
+    if not wrapper:
+        return start(*words, **settings)
+    return subprocess.Popen([*wrapper, *command(*words)], cwd=ROOT, **settings)

@@ -1,5 +1,5 @@
-"""What all tests share: the Spark session of each worker, which its first test that asks for one starts; the environment of JVMs;
-and the choice between `make test` and `make evidence`."""
+"""What all tests share: the Spark session and the prestarted `lakebroker` of each worker, which the first test that asks for one
+starts; the environment of JVMs; and the choice between `make test` and `make evidence`, where each process is a fresh Python."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from lakebroker_testing.prestarted import prestarted
 from structured_streaming.errors import JvmEndedError
 from structured_streaming.interruptible import has_ended, jvm_of
 from structured_streaming.jvm_output import output_end
@@ -21,9 +22,11 @@ if TYPE_CHECKING:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    jvms = ExitStack()
-    jvms.enter_context(environment())
-    config.add_cleanup(jvms.close)
+    shared = ExitStack()
+    shared.enter_context(environment())
+    if not EVIDENCE:
+        shared.enter_context(prestarted())
+    config.add_cleanup(shared.close)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

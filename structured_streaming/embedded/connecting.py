@@ -17,11 +17,12 @@ from structured_streaming.errors import LakeError
 
 
 def connecting(location: str) -> Future[duckdb.DuckDBPyConnection]:
-    """A database for the lake at `location`, made in a thread that no end of the process waits for; whoever takes it closes it."""
+    """A database for the lake at `location`, made in a thread of its own; whoever takes it closes it."""
     made = Future[duckdb.DuckDBPyConnection]()
     # what reads objects is no extension; a folder may be named as a URL, too (`storage/location.py`, which takes long to load)
     delta = "://" not in location or location.startswith("file://")
-    threading.Thread(target=_connect, args=(made, delta), name="connecting", daemon=True).start()
+    # no daemon: a process that ended meanwhile would stop the thread within DuckDB, whose C++ then aborts the process (SIGABRT)
+    threading.Thread(target=_connect, args=(made, delta), name="connecting").start()
     return made
 
 

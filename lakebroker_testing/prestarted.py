@@ -1,0 +1,342 @@
+"""Processes of `lakebroker` that are forked from one that has imported what commands need.
+
+Imports and compiled code are nearly all of a gateway's start: 1.4 CPU seconds, of which a fork needs 0.1. Within `prestarted()` the
+processes of `lakebroker_testing.gateway`, `start` and `run` are such forks; without it each is a fresh Python. A fork has its own
+process id, environment, folder and open files, takes signals and is killed as any process is, and ends with this process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+ROOT = Path(__file__).resolve().parent.parent
+"""Where the packages are: a checkout, or where they are installed."""
+_PRELOADED = (
+    "broker_gateway.app.startup",
+    "broker_gateway.app.sidecar",
+    "broker_gateway.nameserver.server",
+    "broker_gateway.cli.questions.lake",
+    "broker_gateway.cli.questions.brokers",
+    "structured_streaming.union.tables",
+    "structured_streaming.maintenance.maintain",
+    "structured_streaming.reput",
+    "typer.rich_utils",
+)
+"""Not DuckDB: a thread that its import starts would be lost in forks, which then abort as they end."""
+_MOST_BYTES = 1 << 20
+"""Of a request: arguments and environment. Linux allows a command little more."""
+_STREAMS = 3
+
+
+def command(*arguments: str) -> list[str]:
+    """`lakebroker` with arguments, by this interpreter."""
+    return [sys.executable, "-m", "broker_gateway.cli.main", *arguments]
+
+
+class Forked:
+    """A forked process, with the part of `subprocess.Popen` that tests use. The server tells its exit status over a pipe."""
+
+    def __init__(self, words: list[str], pid: int, status: int) -> None:
+        self.args = words
+        self.pid = pid
+        self.returncode: int | None = None
+        self._status = status
+
+    def poll(self) -> int | None:
+        return self._ended(0)
+
+    def wait(self, timeout: float | None = None) -> int:
+        """The exit status, negative for a signal. Raises subprocess.TimeoutExpired."""
+        if self._ended(timeout) is None:
+            assert timeout is not None
+            raise subprocess.TimeoutExpired(self.args, timeout)
+        assert self.returncode is not None
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        """Nothing is sent to a process that has ended."""
+        if self.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def _ended(self, timeout_s: float | None) -> int | None:
+        if self.returncode is None and select.select([self._status], [], [], timeout_s)[0]:
+            told = os.read(self._status, 32)
+            os.close(self._status)
+            # nothing is told by a server that was killed: its forks are killed with it
+            self.returncode = os.waitstatus_to_exitcode(int(told)) if told else -signal.SIGKILL
+        return self.returncode
+
+
+Process = subprocess.Popen[bytes] | Forked
+
+
+class _Server:
+    """The process that forks, started when the first fork is asked for; it ends when its socket is closed."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._socket: socket.socket | None = None
+
+    def fork(self, words: list[str], streams: list[int], **settings: Any) -> Forked:
+        """Raises OSError when the server has ended."""
+        request = json.dumps({"words": words, **settings}).encode()
+        reader, writer = os.pipe()
+        with self._lock:
+            connection = self._connected()
+            socket.send_fds(connection, [len(request).to_bytes(4, "big")], [*streams, writer])
+            os.close(writer)
+            connection.sendall(request)
+            answer = connection.recv(4)
+        if not answer:
+            os.close(reader)
+            raise OSError(
+                "the server of prestarted processes has ended: what it printed is on standard error"
+            )
+        return Forked(words, int.from_bytes(answer, "big"), reader)
+
+    def _connected(self) -> socket.socket:
+        if self._socket is None:
+            self._socket, theirs = socket.socketpair()
+            with theirs:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-m", "lakebroker_testing.prestarted", str(theirs.fileno())],
+                    pass_fds=[theirs.fileno()],
+                    stdin=subprocess.DEVNULL,
+                    cwd=ROOT,
+                )
+        return self._socket
+
+    def close(self) -> None:
+        """Forks that still run are killed."""
+        if self._socket is not None and self._process is not None:
+            self._socket.close()
+            self._process.wait()
+            self._socket = self._process = None
+
+
+_server: _Server | None = None
+
+
+@contextlib.contextmanager
+def prestarted() -> Iterator[None]:
+    """Within the block, processes are forks of one server, which the first of them starts."""
+    global _server
+    assert _server is None, "processes are prestarted already"
+    _server = _Server()
+    try:
+        yield
+    finally:
+        _server.close()
+        _server = None
+
+
+def start(
+    *words: str,
+    stdin: int | IO[Any] = subprocess.DEVNULL,
+    stdout: int | IO[Any],
+    stderr: int | IO[Any],
+    cwd: Path = ROOT,
+    env: Mapping[str, str] | None = None,
+    start_new_session: bool = False,
+) -> Process:
+    """`lakebroker WORDS` as a process. Streams are open files, `subprocess.DEVNULL`, or for `stderr` `subprocess.STDOUT`."""
+    if _server is None:
+        return subprocess.Popen(
+            command(*words),
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            cwd=cwd,
+            env=env,
+            start_new_session=start_new_session,
+        )
+    with contextlib.ExitStack() as opened:
+        given = [_descriptor(each, opened) for each in (stdin, stdout)]
+        given.append(given[1] if stderr == subprocess.STDOUT else _descriptor(stderr, opened))
+        settings = {
+            "cwd": str(cwd),
+            "env": dict(os.environ if env is None else env),
+            "new_session": start_new_session,
+        }
+        return _server.fork(list(words), given, **settings)
+
+
+def run(
+    *words: str,
+    input: str = "",
+    cwd: Path = ROOT,
+    env: Mapping[str, str] | None = None,
+    timeout: float = 300.0,
+    check: bool = False,
+) -> subprocess.CompletedProcess[str]:
+    """`lakebroker WORDS`, to its end. Raises subprocess.TimeoutExpired; with `check` subprocess.CalledProcessError."""
+    with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        given.write(input.encode())
+        given.seek(0)
+        process = start(*words, stdin=given, stdout=out, stderr=err, cwd=cwd, env=env)
+        try:
+            status = process.wait(timeout)
+        except BaseException:
+            process.kill()
+            process.wait()
+            raise
+        texts = []
+        for each in (out, err):
+            each.seek(0)
+            texts.append(each.read().decode())
+    done = subprocess.CompletedProcess(["lakebroker", *words], status, *texts)
+    if check:
+        done.check_returncode()
+    return done
+
+
+def _descriptor(stream: int | IO[Any], opened: contextlib.ExitStack) -> int:
+    if stream == subprocess.DEVNULL:
+        null = os.open(os.devnull, os.O_RDWR)
+        opened.callback(os.close, null)
+        return null
+    return stream if isinstance(stream, int) else stream.fileno()
+
+
+def _preload() -> None:
+    """In the server: imports, and compiled code as machine code."""
+    import gc
+    import importlib
+
+    from broker_gateway.cli.commands import MODULES
+
+    for name in (
+        "broker_gateway.cli.main",
+        *(f"broker_gateway.cli.{each}" for each in sorted({*MODULES.values()})),
+    ):
+        importlib.import_module(name)
+    for name in _PRELOADED:
+        with contextlib.suppress(
+            ModuleNotFoundError
+        ):  # of an extra that is not installed: its commands say so
+            importlib.import_module(name)
+    assert "duckdb" not in sys.modules
+    from broker_gateway.api.grpc import receive_columns
+    from broker_gateway.api.grpc.kernels import send_walk
+    from store import scan
+    from store.kernels import encode
+
+    send_walk.warm()
+    receive_columns.ReceiveColumns()
+    encode.warm()
+    scan.warm()
+    gc.collect()
+    gc.freeze()  # else the first collection of each fork would copy every page
+
+
+def _serve(connection: socket.socket) -> dict[str, Any] | None:
+    """Forks until the socket is closed: gives None then, and in a fork what it is to do."""
+    woken, wake = os.pipe()
+    for each in (woken, wake):
+        os.set_blocking(each, False)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # ctrl-C reaches the whole group: what ends us is the socket
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(wake)
+    running: dict[int, int] = {}
+    while True:
+        ready = select.select([connection.fileno(), woken], [], [])[0]
+        if woken in ready:
+            with contextlib.suppress(BlockingIOError):
+                os.read(woken, 4096)
+            _tell_ended(running)
+        if connection.fileno() not in ready:
+            continue
+        head, descriptors, _, _ = socket.recv_fds(connection, 4, _STREAMS + 1)
+        if len(head) < 4:
+            _end_all(running)
+            return None
+        size = int.from_bytes(head, "big")
+        assert size <= _MOST_BYTES, f"a request of {size} bytes"
+        request: dict[str, Any] = json.loads(_exactly(connection, size))
+        pid = os.fork()
+        if not pid:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            _become(request, descriptors, [connection.detach(), woken, wake, *running.values()])
+            return request
+        for each in descriptors[:_STREAMS]:
+            os.close(each)
+        running[pid] = descriptors[_STREAMS]
+        connection.sendall(pid.to_bytes(4, "big"))
+
+
+def _exactly(connection: socket.socket, size: int) -> bytes:
+    read = b""
+    while len(read) < size:
+        more = connection.recv(size - len(read))
+        assert more, "the socket was closed within a request"
+        read += more
+    return read
+
+
+def _become(request: Mapping[str, Any], descriptors: list[int], others: list[int]) -> None:
+    """In a fork: streams, folder and environment as asked, and nothing of the server's."""
+    for number, each in enumerate(descriptors[:_STREAMS]):
+        os.dup2(each, number)
+    for each in {*descriptors, *others} - {0, 1, 2}:
+        os.close(each)
+    if request["new_session"]:
+        os.setsid()
+    os.chdir(request["cwd"])
+    os.environ.clear()
+    os.environ.update(request["env"])
+    time.tzset()
+
+
+def _tell_ended(running: dict[int, int]) -> None:
+    for pid in list(running):
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            writer = running.pop(pid)
+            with contextlib.suppress(BrokenPipeError):  # nobody asks any more
+                os.write(writer, str(status).encode())
+            os.close(writer)
+
+
+def _end_all(running: dict[int, int]) -> None:
+    for pid in running:
+        os.kill(pid, signal.SIGKILL)
+    for pid in running:
+        os.waitpid(pid, 0)
+
+
+def _main() -> None:
+    _preload()
+    request = _serve(socket.socket(fileno=int(sys.argv[1])))
+    if request is None:
+        return
+    sys.argv = ["lakebroker", *request["words"]]
+    from broker_gateway.cli.main import app
+
+    app()
+
+
+if __name__ == "__main__":
+    _main()

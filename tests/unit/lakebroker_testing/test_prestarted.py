@@ -1,0 +1,93 @@
+"""A fork of the prestarted `lakebroker` is a process like any other: status, streams, signals, environment, folder, end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lakebroker_testing import prestarted as subject
+from lakebroker_testing.prestarted import ROOT, Forked, run, start
+from tests.support.waiting import wait_until
+
+
+def name_server(folder: Path, **settings: bool) -> Forked:
+    given = (
+        "listenPort=0",
+        "bindAddress=127.0.0.1",
+        f"kvConfigPath={folder}/kv.json",
+        f"configStorePath={folder}/n",
+    )
+    words = [part for each in given for part in ("--set", each)]
+    out = folder / "out"
+    with out.open("wb") as stream:
+        process = start("namesrv", *words, stdout=stream, stderr=subprocess.STDOUT, **settings)  # type: ignore[arg-type]
+    wait_until(lambda: "success" in out.read_text(), lambda: out.read_text())
+    assert isinstance(process, Forked)
+    return process
+
+
+def test_status_and_streams_come_back() -> None:
+    done = run("--version")
+    assert (done.returncode, done.stdout.split()[0], done.stderr) == (0, "lakebroker", "")
+    refused = run("no-such-command")
+    assert refused.returncode == 2
+    assert "no-such-command" in refused.stderr
+    with pytest.raises(subprocess.CalledProcessError):
+        run("no-such-command", check=True)
+
+
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGTERM, 0), (signal.SIGINT, 0), (signal.SIGKILL, -signal.SIGKILL)]
+)
+def test_it_takes_signals(tmp_path: Path, number: int, status: int) -> None:
+    process = name_server(tmp_path)
+    assert process.poll() is None
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(0)
+    process.send_signal(number)
+    assert process.wait(60) == process.returncode == status
+    process.kill()  # nothing is sent to whoever has the id now
+
+
+def test_folder_environment_and_input_are_the_callers(tmp_path: Path) -> None:
+    (tmp_path / "messages").mkdir()
+    missing = run("sql", "--lake", "messages", "SELECT 1", cwd=tmp_path)
+    assert missing.returncode == 1
+    assert "messages" in missing.stderr
+    given = {**os.environ, "LAKEBROKER_GATEWAY": "no address"}
+    assert "no address" in run("topic", "list", env=given).stderr
+
+
+def test_a_session_of_its_own(tmp_path: Path) -> None:
+    process = name_server(tmp_path, start_new_session=True)
+    assert os.getsid(process.pid) == process.pid
+    os.killpg(process.pid, signal.SIGKILL)
+    assert process.wait(60) == -signal.SIGKILL
+
+
+def test_forks_end_with_the_process_that_asked_for_them(tmp_path: Path) -> None:
+    script = f"""
+import os, pathlib, sys
+from lakebroker_testing.prestarted import prestarted
+from lakebroker_testing.gateway import NameServer
+with prestarted():
+    server = NameServer(pathlib.Path({str(tmp_path)!r}))
+    server.start()
+    print(server.process.pid, flush=True)
+    os.kill(os.getpid(), 9)
+"""
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert done.returncode == -signal.SIGKILL
+    left = int(done.stdout)
+    wait_until(lambda: not Path(f"/proc/{left}").exists(), "the end of the fork")
+
+
+def test_without_it_a_fresh_python_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subject, "_server", None)
+    done = run("--version")
+    assert (done.returncode, done.stdout.split()[0]) == (0, "lakebroker")
