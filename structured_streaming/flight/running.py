@@ -21,7 +21,7 @@ import grpc
 from structured_streaming.embedded.running import PATIENCE_S, Watch
 from structured_streaming.flight.failures import CallError, too_many
 
-_GRACE_S = PATIENCE_S + 10.0
+ANSWER_S = PATIENCE_S + 10.0
 """For an engine that does not stop to be ended, and for the client to take the answer, before its call is ended without one."""
 _LOOK_S = 0.25
 """How often one that waits for a place looks whether its call was ended."""
@@ -151,9 +151,11 @@ class Places:
 
 
 @contextmanager
-def limited(work: Work, context: grpc.ServicerContext, most_s: float) -> Iterator[None]:
-    """Within, the work has so much time."""
-    timer = threading.Timer(most_s, _expire, (work, context, most_s))
+def limited(
+    work: Work, context: grpc.ServicerContext, most_s: float, answer_s: float = ANSWER_S
+) -> Iterator[None]:
+    """Within, the work has so much time, and then its client so much to take the answer that says so."""
+    timer = threading.Timer(most_s, _expire, (work, context, most_s, answer_s))
     timer.daemon = True
     timer.start()
     try:
@@ -162,7 +164,7 @@ def limited(work: Work, context: grpc.ServicerContext, most_s: float) -> Iterato
         timer.cancel()
 
 
-def _expire(work: Work, context: grpc.ServicerContext, most_s: float) -> None:
+def _expire(work: Work, context: grpc.ServicerContext, most_s: float, answer_s: float) -> None:
     work.end(
         CallError(
             grpc.StatusCode.DEADLINE_EXCEEDED,
@@ -170,5 +172,5 @@ def _expire(work: Work, context: grpc.ServicerContext, most_s: float) -> None:
             "longer --timeout",
         )
     )
-    if not work.done.wait(_GRACE_S):
+    if not work.done.wait(answer_s):
         context.cancel()  # type: ignore[no-untyped-call]

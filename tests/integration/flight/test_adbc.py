@@ -13,7 +13,8 @@ import pytest
 from structured_streaming.embedded.engine import EmbeddedEngine
 from structured_streaming.flight.service import Sizes
 from structured_streaming.tables import TABLES
-from tests.support.lakes.served import ENDLESS, MESSAGES, SLOW, TOKEN, Served, counted, eventually, serve
+from tests.support.lakes.served import ENDLESS, MESSAGES, SLOW, TOKEN, Served, counted, serve
+from tests.support.waiting import wait_until
 
 QUESTIONS = (
     "SELECT topic, count(*) AS n, sum(size) AS bytes, max(store_timestamp) AS last FROM messages GROUP BY ALL ORDER BY ALL",
@@ -178,7 +179,7 @@ def test_a_statement_is_cancelled(engine: EmbeddedEngine) -> None:
 
             asking = threading.Thread(target=ask)
             asking.start()
-            eventually(lambda: cancelled(cursor, asking), "the statement goes on")
+            wait_until(lambda: cancelled(cursor, asking), "the end of the statement")
             assert len(failed) == 1
         with served.adbc() as connection, connection.cursor() as cursor:
             cursor.execute("SELECT 7")

@@ -6,7 +6,6 @@ import contextlib
 import shutil
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
@@ -34,10 +33,10 @@ from tests.support.lakes.served import (
     Client,
     Served,
     described,
-    eventually,
     packed,
     serve,
 )
+from tests.support.waiting import LIMIT_S, wait_until
 
 METHOD = "/arrow.flight.protocol.FlightService/"
 AUTHORIZED = (("authorization", f"Bearer {TOKEN}"),)
@@ -102,10 +101,9 @@ def test_tickets_of_others_are_refused(client: Client, engine: EmbeddedEngine) -
 
 
 def test_a_ticket_that_is_too_old_is_refused(engine: EmbeddedEngine) -> None:
-    with serve(engine, Sizes(idle_s=0)) as served, served.client() as client:
+    with serve(engine, Sizes(idle_s=-1)) as served, served.client() as client:
         ticket = client.info(ONE).endpoints[0].ticket.ticket
-        time.sleep(0.01)
-        with pytest.raises(KeyError, match="older than 0 s"):
+        with pytest.raises(KeyError, match="older than -1 s"):
             client.rows(ticket).read_all()
 
 
@@ -285,15 +283,16 @@ def test_a_flood_of_prepared_statements_fills_the_place_of_its_connection_alone(
 
 
 def test_a_statement_has_its_time(engine: EmbeddedEngine) -> None:
-    with serve(engine, Sizes(statements=1, statement_s=1, wait_s=60)) as served, served.client() as client:
+    with serve(engine, Sizes(statements=1, statement_s=0.5, wait_s=60)) as served, served.client() as client:
         for statement in (SLOW, ENDLESS):
-            with pytest.raises(flight.FlightTimedOutError, match="a call has 1 s"):
+            with pytest.raises(flight.FlightTimedOutError, match=r"a call has 0\.5 s"):
                 client.answer(sql.CommandStatementQuery(query=statement))
         goes_on(client)
 
 
 def test_a_client_that_takes_no_rows_loses_its_place(engine: EmbeddedEngine) -> None:
-    with serve(engine, Sizes(statements=1, statement_s=1, wait_s=120)) as served, served.client() as client:
+    sizes = Sizes(statements=1, statement_s=0.2, answer_s=0.2, wait_s=120)
+    with serve(engine, sizes) as served, served.client() as client:
         ticket = client.info(sql.CommandStatementQuery(query=ENDLESS)).endpoints[0].ticket.ticket
         with grpc.insecure_channel(f"127.0.0.1:{served.port}") as channel:
             rows = rows_of(channel, ticket, timeout=None)
@@ -327,7 +326,7 @@ def test_so_many_statements_run_at_a_time_and_others_are_told(engine: EmbeddedEn
             three.rows(ticket).read_all()
         assert three.answer(sql.CommandGetTableTypes()).num_rows == 2
         readers[0].cancel()
-        eventually(lambda: answers(three), "no place became free")
+        wait_until(lambda: answers(three), "a free place")
 
 
 def answers(client: Client) -> bool:
@@ -349,7 +348,7 @@ def test_a_running_statement_is_cancelled_by_its_info(engine: EmbeddedEngine) ->
             ticket = info.endpoints[0].ticket.ticket
             asking = threading.Thread(target=fails, args=(served.port, ticket, failed))
             asking.start()
-            eventually(lambda info=info, cancel=cancel: ran(cancel, other, info), "it never ran")
+            wait_until(lambda info=info, cancel=cancel: ran(cancel, other, info), "its run")
             asking.join(60)
             assert failed[0].code() is grpc.StatusCode.CANCELLED  # type: ignore[attr-defined]
         goes_on(client)
@@ -474,7 +473,7 @@ def test_connections_are_bounded_and_those_there_are_go_on(engine: EmbeddedEngin
         goes_on(client)
         for each in idle:
             each.close()
-        eventually(lambda: taken(served), "no new connection is taken")
+        wait_until(lambda: taken(served), "a new connection")
 
 
 def connected(port: int) -> socket.socket:
@@ -517,7 +516,7 @@ def test_calls_without_end_are_bounded(engine: EmbeddedEngine) -> None:
         ends.set()
         for channel in channels:
             channel.close()
-        eventually(lambda: taken(served), "no call is answered any more")
+        wait_until(lambda: taken(served), "an answer")
 
 
 def test_calls_whose_request_never_comes_are_ended(
@@ -537,7 +536,7 @@ def test_calls_whose_request_never_comes_are_ended(
         codes = {status(call) for call in waiting}
         assert codes <= {grpc.StatusCode.CANCELLED, grpc.StatusCode.RESOURCE_EXHAUSTED}
         assert grpc.StatusCode.CANCELLED in codes
-        eventually(lambda: taken(served), "no call is answered any more")
+        wait_until(lambda: taken(served), "an answer")
 
 
 def nothing(ends: threading.Event) -> Iterator[Message]:
@@ -546,29 +545,23 @@ def nothing(ends: threading.Event) -> Iterator[Message]:
 
 
 def test_so_many_statements_are_planned_at_a_time(lake: Path) -> None:
-    class Counting(EmbeddedEngine):
-        """Waits for a second one to come."""
+    begun, goes_on = threading.Event(), threading.Event()
 
-        now = most = 0
-        changed = threading.Condition()
-
+    class Held(EmbeddedEngine):
         def describe(self, statement: str, watch: Watch | None = None) -> pa.Schema:
-            with self.changed:
-                self.now += 1
-                self.most = max(self.most, self.now)
-                self.changed.notify_all()
-                self.changed.wait_for(lambda: self.now > 1, 1.0)
-            try:
-                return super().describe(statement, watch)
-            finally:
-                with self.changed:
-                    self.now -= 1
+            begun.set()
+            assert goes_on.wait(LIMIT_S)
+            return super().describe(statement, watch)
 
-    with Counting.open(str(lake)) as engine, serve(engine, Sizes(statements=1, wait_s=120)) as served:
-        with ThreadPoolExecutor(4) as pool:
-            for each in [pool.submit(planned, served) for _ in range(4)]:
-                each.result()  # none was refused
-        assert engine.most == 1
+    with Held.open(str(lake)) as engine, serve(engine, Sizes(statements=1, wait_s=0.1)) as served:
+        with ThreadPoolExecutor(1) as pool:
+            first = pool.submit(planned, served)
+            assert begun.wait(LIMIT_S)
+            with pytest.raises(Refused, match="as many statements run already"):
+                planned(served)
+            goes_on.set()
+            first.result()
+        planned(served)
 
 
 def planned(served: Served) -> None:

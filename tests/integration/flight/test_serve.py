@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import re
 import signal
 import socket
-import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
+import threading
 from pathlib import Path
 
 import adbc_driver_flightsql.dbapi
@@ -21,54 +17,15 @@ from typer.testing import CliRunner
 from broker_gateway.cli.main import app
 from broker_gateway.transport.certificates import trial_certificate
 from lakebroker_pb.arrow.flight.protocol.sql import flight_sql_pb2 as sql
-from lakebroker_testing.gateway import START_S, command
 from lakebroker_testing.logs import written
+from structured_streaming.embedded.engine import EmbeddedEngine
+from structured_streaming.flight.server import FlightServer, Listen
+from structured_streaming.flight.service import Sizes, serving
 from tests.integration.flight.test_calls import rows_of
-from tests.support.lakes.served import ENDLESS, MESSAGES, TOKEN, Client, eventually
+from tests.support.lakes.served import ENDLESS, MESSAGES, TOKEN, Client, Served, ServeProcess, peak_bytes
+from tests.support.waiting import wait_until
 
 HEADER = "adbc.flight.sql.authorization_header"
-
-
-class Process:
-    def __init__(self, folder: Path, *arguments: str) -> None:
-        self._errors = folder / "serve.txt"
-        with self._errors.open("wb") as errors:
-            self.process = subprocess.Popen(
-                command("serve", "--listen", "127.0.0.1:0", *arguments),
-                stdout=subprocess.DEVNULL,
-                stderr=errors,
-                env={name: value for name, value in os.environ.items() if name != "LAKEBROKER_TOKEN_FILE"},
-            )
-        eventually(lambda: self.process.poll() is not None or bool(self._uri()), self.said(), START_S)
-        assert self._uri(), self.said()
-
-    @property
-    def uri(self) -> str:
-        return self._uri()[0]
-
-    @property
-    def port(self) -> int:
-        return int(self.uri.rpartition(":")[2])
-
-    def said(self) -> str:
-        return self._errors.read_text()
-
-    def stop(self, number: int = signal.SIGTERM) -> int:
-        self.process.send_signal(number)
-        return self.process.wait(60)
-
-    def _uri(self) -> list[str]:
-        return re.findall(r"is served at (grpc\S*://\S+)", self.said())
-
-
-@contextmanager
-def serving(folder: Path, *arguments: str) -> Iterator[Process]:
-    made = Process(folder, *arguments)
-    try:
-        yield made
-    finally:
-        made.process.kill()
-        made.process.wait()
 
 
 def messages(uri: str, **options: str) -> object:
@@ -85,45 +42,42 @@ def token_file(folder: Path) -> str:
     return str(file)
 
 
-def test_it_serves_until_it_is_told_to_stop(lake: Path, tmp_path: Path) -> None:
-    for number in (signal.SIGTERM, signal.SIGINT):
-        with serving(tmp_path, "--lake", str(lake)) as server:
-            assert messages(server.uri) == MESSAGES
-            assert server.stop(number) == 0
-            assert f"{signal.Signals(number).name}: statements that run have 5 s" in server.said()
-            assert "tables alone" in server.said()
-
-
-def test_a_stop_ends_statements_that_run_on(lake: Path, tmp_path: Path) -> None:
-    with serving(tmp_path, "--lake", str(lake)) as server, Client(server.uri, "") as client:
-        ticket = client.info(sql.CommandStatementQuery(query=ENDLESS)).endpoints[0].ticket.ticket
-        with grpc.insecure_channel(f"127.0.0.1:{server.port}") as channel:
-            rows = rows_of(channel, ticket, timeout=300)
-            next(rows)
-            server.process.terminate()
-            with pytest.raises(grpc.RpcError) as ended:
-                for _ in rows:
-                    pass
-            assert ended.value.code() is grpc.StatusCode.UNAVAILABLE  # type: ignore[attr-defined]
-        assert server.process.wait(60) == 0
-
-
-def test_a_second_signal_ends_it_at_once(lake: Path, tmp_path: Path) -> None:
-    with serving(tmp_path, "--lake", str(lake)) as server, Client(server.uri, "") as client:
+def test_it_serves_until_a_signal_and_a_second_ends_it_at_once(lake: Path, tmp_path: Path) -> None:
+    with ServeProcess(tmp_path, lake) as server, Client(server.uri, "") as client:
+        assert messages(server.uri) == MESSAGES
+        assert "tables alone" in server.said()
         ticket = client.info(sql.CommandStatementQuery(query=ENDLESS)).endpoints[0].ticket.ticket
         with grpc.insecure_channel(f"127.0.0.1:{server.port}") as channel:
             rows = rows_of(channel, ticket)
             next(rows)
             server.process.terminate()
-            eventually(lambda: "statements that run" in server.said(), "the signal was not noticed")
+            wait_until(lambda: "SIGTERM: statements that run have 5 s" in server.said(), server.said)
             assert server.stop(signal.SIGINT) == 128 + signal.SIGINT, server.said()
+
+
+def test_a_stop_ends_statements_that_run_on(engine: EmbeddedEngine) -> None:
+    listen = Listen(token=TOKEN.encode())
+    server = FlightServer(lambda bearer: serving(engine, Sizes(), bearer), listen, pytest.fail)
+    server.start()
+    with Served(server.port).client() as client, grpc.insecure_channel(f"127.0.0.1:{server.port}") as channel:
+        rows = rows_of(
+            channel, client.info(sql.CommandStatementQuery(query=ENDLESS)).endpoints[0].ticket.ticket
+        )
+        next(rows)
+        stopping = threading.Thread(target=server.stop, args=(0.1,))
+        stopping.start()
+        with pytest.raises(grpc.RpcError) as ended:
+            for _ in rows:
+                pass
+        stopping.join()
+    assert ended.value.code() is grpc.StatusCode.UNAVAILABLE  # type: ignore[attr-defined]
 
 
 def test_the_port_takes_tls_and_the_token_alone(lake: Path, tmp_path: Path) -> None:
     certificate, key = trial_certificate(tmp_path / "tls", "127.0.0.1")
     options = ("--tls-cert", str(certificate), "--tls-key", str(key), "--token-file", token_file(tmp_path))
     trusted = {"adbc.flight.sql.client_option.tls_root_certs": certificate.read_text()}
-    with serving(tmp_path, "--lake", str(lake), *options) as server:
+    with ServeProcess(tmp_path, lake, *options) as server:
         assert server.uri.startswith("grpc+tls://")
         assert messages(server.uri, **trusted, **{HEADER: f"Bearer {TOKEN}"}) == MESSAGES
         assert messages(server.uri, **trusted, username="me", password=TOKEN) == MESSAGES
@@ -137,28 +91,19 @@ def test_the_port_takes_tls_and_the_token_alone(lake: Path, tmp_path: Path) -> N
         assert TOKEN not in server.said()
 
 
-def test_records_that_only_the_log_has_are_there_too(lake: Path, tmp_path: Path) -> None:
+def test_records_that_only_the_log_has_are_there_and_strangers_cannot_fill_its_memory(
+    lake: Path, tmp_path: Path
+) -> None:
     store = written(tmp_path / "store", "broker-b", 50)
-    with serving(tmp_path, "--lake", str(lake), "--store", str(store)) as server:
-        assert messages(server.uri) == MESSAGES + 50
-        assert server.stop() == 0
-
-
-def test_strangers_cannot_fill_its_memory(lake: Path, tmp_path: Path) -> None:
-    with serving(tmp_path, "--lake", str(lake), "--token-file", token_file(tmp_path)) as server:
-        before = peak_kib(server)
-        for _ in range(4):
-            with Client(server.uri, "wrong-token-wrong") as stranger, pytest.raises(flight.FlightError):
-                stranger.info(sql.CommandStatementQuery(query="x" * (64 << 20)))
-        assert peak_kib(server) - before < 48 << 10
-        with Client(server.uri, TOKEN) as client:
-            assert client.answer(sql.CommandGetTableTypes()).num_rows == 2
-        assert server.stop() == 0
-
-
-def peak_kib(server: Process) -> int:
-    status = Path(f"/proc/{server.process.pid}/status").read_text()
-    return int(re.findall(r"VmHWM:\s+(\d+) kB", status)[0])
+    with ServeProcess(tmp_path, lake, "--store", str(store), "--token-file", token_file(tmp_path)) as server:
+        assert messages(server.uri, **{HEADER: f"Bearer {TOKEN}"}) == MESSAGES + 50
+        before = peak_bytes(server.process.pid)
+        with Client(server.uri, "wrong-token-wrong") as stranger, pytest.raises(flight.FlightError):
+            stranger.info(sql.CommandStatementQuery(query="x" * (64 << 20)))
+        assert peak_bytes(server.process.pid) - before < 48 << 20
+        assert messages(server.uri, **{HEADER: f"Bearer {TOKEN}"}) == MESSAGES + 50
+        assert server.stop(signal.SIGINT) == 0
+        assert "SIGINT: statements that run have 5 s" in server.said()
 
 
 def refused(*arguments: str) -> str:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-import time
+import os
+import re
+import signal
+import subprocess
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +19,7 @@ import pyarrow.flight as flight
 from google.protobuf.message import Message
 
 from lakebroker_pb.google.protobuf.any_pb2 import Any as Packed
+from lakebroker_testing.gateway import command
 from lakebroker_testing.logs import LogWriter
 from structured_streaming.embedded.engine import EmbeddedEngine
 from structured_streaming.flight.failures import Hidden
@@ -23,6 +27,8 @@ from structured_streaming.flight.server import FlightServer, Listen
 from structured_streaming.flight.service import Sizes, serving
 from structured_streaming.lake import create_tables
 from tests.support.lakes.union import commit, cuts, manifest
+from tests.support.machines.ending_with_us import end_with_us
+from tests.support.waiting import wait_until
 
 TOKEN = "0123456789abcdef"
 MESSAGES = 303
@@ -79,6 +85,54 @@ class Served:
         return Client(self.uri, token)
 
 
+class ServeProcess:
+    """`lakebroker serve` on a free port of loopback, ended with the block; what it says goes into `folder`."""
+
+    def __init__(self, folder: Path, lake: Path, *arguments: str) -> None:
+        self._errors = folder / "serve.txt"
+        with self._errors.open("wb") as errors:
+            self.process = subprocess.Popen(
+                command("serve", "--lake", str(lake), "--listen", "127.0.0.1:0", *arguments),
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+                env={name: value for name, value in os.environ.items() if name != "LAKEBROKER_TOKEN_FILE"},
+                preexec_fn=end_with_us,
+            )
+        wait_until(lambda: self.process.poll() is not None or self._uris(), self.said)
+        assert self._uris(), self.said()
+
+    def __enter__(self) -> ServeProcess:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    @property
+    def uri(self) -> str:
+        return self._uris()[0]
+
+    @property
+    def port(self) -> int:
+        return int(self.uri.rpartition(":")[2])
+
+    def said(self) -> str:
+        return self._errors.read_text()
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        """Its status, after the signal."""
+        self.process.send_signal(number)
+        return self.process.wait(60)
+
+    def _uris(self) -> list[str]:
+        return re.findall(r"is served at (grpc\S*://\S+)", self.said())
+
+
+def peak_bytes(pid: int) -> int:
+    """What a process had in memory at most."""
+    return int(Path(f"/proc/{pid}/status").read_text().partition("VmHWM:")[2].split()[0]) << 10
+
+
 class Client:
     """Calls of Flight, with a token."""
 
@@ -128,10 +182,3 @@ def packed(message: Message) -> bytes:
 def counted(rows: pa.Table) -> Counter[str]:
     """Rows whatever their order."""
     return Counter(map(repr, rows.to_pylist()))
-
-
-def eventually(holds: Callable[[], bool], what: str, most_s: float = 60.0) -> None:
-    end = time.monotonic() + most_s
-    while not holds():
-        assert time.monotonic() < end, what
-        time.sleep(0.02)
