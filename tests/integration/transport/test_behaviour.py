@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -14,6 +13,7 @@ from google.protobuf.wrappers_pb2 import BytesValue
 
 from tests.support.peers.echo_service import SERVICE, Served
 from tests.support.peers.raw_http2 import DATA, RawPeer
+from tests.support.waiting import wait_until
 
 IDENTITY = {
     "request_serializer": BytesValue.SerializeToString,
@@ -136,7 +136,7 @@ def test_a_request_beyond_the_limit(channel: grpc.Channel) -> None:
 @pytest.mark.parametrize("method", ["Coroutine", "Later", "Down", "AllAtOnce"])
 def test_a_deadline_ends_the_call_and_its_work(served: Served, channel: grpc.Channel, method: str) -> None:
     assert failure(channel, method, b"W", timeout=0.3).code() == grpc.StatusCode.DEADLINE_EXCEEDED
-    wait_for(lambda: served.echo.cancelled == 1)
+    wait_until(lambda: served.echo.cancelled == 1)
 
 
 @pytest.mark.parametrize("method", ["Down", "AllAtOnce", "Both"])
@@ -145,9 +145,9 @@ def test_cancellation_reaches_the_service(served: Served, channel: grpc.Channel,
         call = channel.stream_stream(SERVICE + method, **IDENTITY)(iter([value(b"W")]))
     else:
         call = channel.unary_stream(SERVICE + method, **IDENTITY)(value(b"W"))
-    time.sleep(0.3)
+    wait_until(lambda: served.echo.waiting == 1)
     call.cancel()
-    wait_for(lambda: served.echo.cancelled == 1)
+    wait_until(lambda: served.echo.cancelled == 1)
     assert unary(channel, "Unary", b"next") == b"next"
 
 
@@ -155,23 +155,25 @@ def test_a_client_that_vanishes(served: Served) -> None:
     with RawPeer(served.address) as peer:
         peer.send(peer.request(1, SERVICE + "Down", value(b"W").SerializeToString()))
         assert b"first" in peer.until(lambda each: each.kind == DATA).payload
-    wait_for(lambda: served.echo.cancelled == 1)
+    wait_until(lambda: served.echo.cancelled == 1)
 
 
 def test_a_slow_reader_holds_its_producer_back(served: Served, channel: grpc.Channel) -> None:
     call = channel.unary_stream(SERVICE + "Down", **IDENTITY)(value(b"400 1000000"), timeout=60)
-    assert len(next(call).value) == 1_000_000
-    time.sleep(1)
-    assert served.echo.sent < 60
-    assert sum(1 for _ in call) == 401
+    for taken in range(1, 6):
+        assert len(next(call).value) == 1_000_000
+        for _ in range(20):  # in which it could go on
+            unary(channel, "Unary", b"")
+        assert served.echo.sent < taken + 60
+    assert sum(1 for _ in call) == 401 - 5 + 1
 
 
 def test_many_calls_at_once(channel: grpc.Channel) -> None:
     with ThreadPoolExecutor(32) as pool:
         found = list(
-            pool.map(lambda n: unary(channel, ("Unary", "Later", "Coroutine")[n % 3], b"%d" % n), range(3000))
+            pool.map(lambda n: unary(channel, ("Unary", "Later", "Coroutine")[n % 3], b"%d" % n), range(1000))
         )
-    assert found == [b"%d" % n for n in range(3000)]
+    assert found == [b"%d" % n for n in range(1000)]
 
 
 @pytest.mark.parametrize("method", ["Unary", "Later", "Coroutine"])
@@ -215,7 +217,7 @@ def test_nothing_hangs_when_it_stops_under_load(served: Served, channel: grpc.Ch
     threads = [threading.Thread(target=load) for _ in range(8)]
     for thread in threads:
         thread.start()
-    time.sleep(0.5)
+    wait_until(lambda: len(outcomes) > 200)
     served.stop(5.0)
     ending.set()
     for thread in threads:
@@ -226,10 +228,3 @@ def test_nothing_hangs_when_it_stops_under_load(served: Served, channel: grpc.Ch
         allowed.add(grpc.StatusCode.CANCELLED)  # what grpcio answers to calls it has taken and not begun
     assert set(outcomes) <= allowed
     assert None in outcomes
-
-
-def wait_for(condition: Any, limit_s: float = 10.0) -> None:
-    deadline = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import struct
 import threading
-import time
-from collections.abc import Callable
 
 import pytest
 
@@ -26,6 +24,7 @@ from tests.support.peers.raw_http2 import (
     frame,
     setting,
 )
+from tests.support.waiting import wait_until
 
 CALM = 0xB
 
@@ -116,9 +115,9 @@ def test_a_failed_call_keeps_no_requests_while_its_response_waits_to_be_read() -
                 )
                 peer.until(lambda each, stream=stream: each.kind == DATA and each.stream == stream)
                 peer.send(_data(stream, _value(900_000), last=False))
-                _wait(lambda: held.held > 900_000)
+                wait_until(lambda: held.held > 900_000)
                 peer.send(frame(DATA, 0, stream, b"\0" + struct.pack(">I", 1 << 30)))
-                _wait(lambda: held.held == 0)
+                wait_until(lambda: held.held == 0)
                 peer.send(frame(DATA, 0, stream, bytes(16_000)))  # more, which nobody takes
                 peer.send(frame(WINDOW_UPDATE, 0, stream, struct.pack(">I", 5000)))
                 assert peer.answer(stream)[0]["grpc-status"] == "8"
@@ -136,16 +135,9 @@ def test_an_answered_call_keeps_no_requests_while_its_response_waits_to_be_read(
                 stream = 2 * stream + 1
                 peer.send(peer.request(stream, SERVICE + method, None) + _data(stream, _value(500_000)))
                 peer.until(lambda each, stream=stream: each.kind == DATA and each.stream == stream)
-                _wait(lambda: held.held == 0)
+                wait_until(lambda: held.held == 0)
     finally:
         http2.stop()
-
-
-def _wait(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline, "requests are still held"
-        time.sleep(0.01)
 
 
 def _varint(value: int) -> bytes:

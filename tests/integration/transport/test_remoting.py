@@ -27,6 +27,8 @@ from broker_gateway.transport.remoting.address import is_loopback, parse_address
 from broker_gateway.transport.remoting.client import RemotingClient
 from broker_gateway.transport.remoting.connection import Connection, ConnectionOptions, Processors
 from broker_gateway.transport.remoting.server import RemotingServer
+from tests.suite.evidence import LONG
+from tests.support.waiting import until
 
 ECHO, LATER, FAILS, REFUSED, NEVER, LARGE, CALLBACK, CLOSE = range(1, 9)
 
@@ -106,7 +108,7 @@ async def client_of(**options: int) -> AsyncIterator[RemotingClient]:
         await client.close()
 
 
-@pytest.fixture(params=["asyncio", "uvloop"])
+@pytest.fixture(params=["uvloop", pytest.param("asyncio", marks=LONG)])
 def run(request: pytest.FixtureRequest) -> Callable[[Callable[[], Awaitable[None]]], None]:
     def runner(test: Callable[[], Awaitable[None]]) -> None:
         factory = uvloop.new_event_loop if request.param == "uvloop" else None
@@ -117,12 +119,6 @@ def run(request: pytest.FixtureRequest) -> Callable[[Callable[[], Awaitable[None
 
 
 Run = Callable[[Callable[[], Awaitable[None]]], None]
-
-
-async def until(done: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not done():  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
 
 
 def test_answers_find_their_requests_on_one_connection(run: Run) -> None:
@@ -275,8 +271,6 @@ def test_requests_under_way_are_bounded_and_the_rest_waits(run: Run) -> None:
                 for n in range(40)
             ]
             await until(lambda: server.running == 4)
-            await asyncio.sleep(0.1)
-            assert server.running == 4
             server.release.set()
             assert [(await each).body for each in tasks] == [b"%d" % n for n in range(40)]
             assert server.most_running == 4
@@ -293,8 +287,6 @@ def test_bodies_under_way_are_bounded_and_the_rest_waits(run: Run) -> None:
                 for _ in range(30)
             ]
             await until(lambda: server.running == 4)
-            await asyncio.sleep(0.1)
-            assert server.running == 4
             server.release.set()
             assert {len((await each).body) for each in tasks} == {1 << 20}
             assert server.most_running == 4

@@ -52,6 +52,8 @@ class Echo:
     def __init__(self, tick: Tick) -> None:
         self.tick = tick
         self.cancelled = 0
+        self.waiting = 0
+        """Calls that began to wait for ever."""
         self.sent = 0
 
     def _check(self, value: bytes) -> None:
@@ -69,7 +71,9 @@ class Echo:
     def Later(self, request: BytesValue, context: CallContext) -> Reply[Any]:
         self._check(request.value)
         reply: Reply[Any] = Reply(self._left)
-        if request.value[:1] != b"W":
+        if request.value[:1] == b"W":
+            self.waiting += 1
+        else:
             self.tick.add(Stage.JOURNAL, lambda: reply.set(request.SerializeToString()))
         return reply
 
@@ -100,7 +104,9 @@ class Echo:
 
     def AllAtOnce(self, request: BytesValue, context: CallContext) -> Reply[Any]:
         reply: Reply[Any] = Reply(self._left)
-        if request.value[:1] != b"W":
+        if request.value[:1] == b"W":
+            self.waiting += 1
+        else:
             reply.set([request, request.SerializeToString(), request])
         return reply
 
@@ -124,6 +130,7 @@ class Echo:
         try:
             await asyncio.sleep(0)
             if value[:1] == b"W":
+                self.waiting += 1
                 await asyncio.get_running_loop().create_future()
         except asyncio.CancelledError:
             self._left()
