@@ -7,17 +7,19 @@ JARS := $(VENV)/.jars
 CLASSES := $(VENV)/.spark-classes.jsa
 TEST_WORKERS ?= 3
 INTEROP_WORKERS ?= 3
-EVIDENCE ?= tests/fault $(shell grep -rl 'from tests.suite.evidence import' tests/integration tests/interop tests/unit)
+EVIDENCE ?= $(shell grep -rl --include='test_*.py' 'from tests.suite.evidence import' tests)
+TIMES ?= tests/fault tests/integration tests/unit
 ROUNDS ?= 10
 BUSY ?= 8
+ROUNDS_OF ?= tests/fault tests/integration tests/unit
 # Where it is set, each process compiles every module that it imports anew: half of what a broker's start costs.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo docs test check interop bench evidence rounds defects clean
+.PHONY: help setup java demo docs test check interop bench evidence rounds defects clean evidence-due test-times
 
 help: ## Show this help
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(READY): pyproject.toml hatch_build.py $(shell find proto -name '*.proto')
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or later is needed; set PYTHON=/path/to/python3.11" >&2; exit 1; }
@@ -84,9 +86,17 @@ evidence: $(CLASSES) ## The long versions of tests: crashes, the real name serve
 	@echo "Running the long tests; what they did goes to docs/evidence"
 	@LAKEBROKER_EVIDENCE=1 LAKEBROKER_FUZZ_KEEP=$(CURDIR)/tests/fuzz/corpus $(BIN)/python -m pytest -p tests.suite.outcomes --outcomes docs/evidence/faults.json --timeout 7200 -o faulthandler_timeout=20000 $(EVIDENCE)
 
-rounds: $(CLASSES) ## Run tests again and again beside busy processes (ROUNDS=10 BUSY=8)
+evidence-due: $(READY) ## Say which parts of the evidence are older than the code they cover
+	@$(BIN)/python -m tests.suite.evidence_due
+
+test-times: $(CLASSES) ## Run the tests and print where the time goes: CPU seconds, seconds waited, the dearest hundred (TIMES=tests/unit)
+	@echo "Running $(TIMES) with $(TEST_WORKERS) workers; the costs go to build/test-times.json"
+	@$(BIN)/python -m pytest -q -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder -p tests.suite.costs --costs build/test-times.json $(TIMES); \
+	status=$$?; $(BIN)/python -m tests.suite.costs build/test-times.json && exit $$status
+
+rounds: $(CLASSES) ## Run tests again and again beside busy processes (ROUNDS=10 BUSY=8 ROUNDS_OF=tests/interop)
 	@echo "Running the tests $(ROUNDS) times beside $(BUSY) busy processes"
-	@$(BIN)/python -m tests.suite.rounds --rounds $(ROUNDS) --busy $(BUSY) --workers $(TEST_WORKERS) -- tests/unit tests/fault
+	@$(BIN)/python -m tests.suite.rounds --rounds $(ROUNDS) --busy $(BUSY) --workers $(TEST_WORKERS) -- $(ROUNDS_OF)
 
 defects: $(CLASSES) ## Put defects into a copy of the tree, one at a time, and see which tests find them
 	@$(BIN)/python -m tests.suite.defects --record docs/evidence/defects.jsonl

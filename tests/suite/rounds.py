@@ -27,7 +27,7 @@ RECORD = ROOT / EVIDENCE / "rounds.jsonl"
 _ENDING = (signal.SIGTERM, signal.SIGINT)
 _BUSY = "import os, sys\nwhile os.getppid() == int(sys.argv[1]):\n    sum(range(1_000_000))"
 _EXAMPLES = """examples:
-  python -m tests.suite.rounds                                    ten rounds of tests/unit and tests/fault beside 8 processes
+  python -m tests.suite.rounds                                    ten rounds of what make test runs, beside 8 processes
   python -m tests.suite.rounds --rounds 20 -- tests/unit          twenty of the unit tests
   python -m tests.suite.rounds --busy 0 --workers 3 -- tests/fault/test_cluster.py -k killed
 """
@@ -239,8 +239,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "paths",
         nargs="*",
-        default=["tests/unit", "tests/fault"],
-        help="after --: tests and options for pytest (tests/unit tests/fault)",
+        default=["tests/fault", "tests/integration", "tests/unit"],
+        help="after --: tests and options for pytest (what make test runs)",
     )
     return parser
 
