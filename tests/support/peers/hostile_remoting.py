@@ -8,7 +8,7 @@ import socket
 import struct
 import subprocess
 import zlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 
 from broker_gateway.protocol.body.registration import RegisterBrokerBody
@@ -28,16 +28,42 @@ IDS = {
 HOSTILE_IDS = {**IDS, "brokerName": "hostile", "brokerAddr": "127.0.0.1:9"}
 IDLE = 2000
 Record = Callable[[str, object], None]
-BOMBS = {
-    "deep": b"[" * (8 << 20),
-    "dense": b'{"filterServerList":[' + b"[]," * 1_400_000 + b"[]]}",
-    "bare keys": b"{" + b",".join(b"a%d:1" % number for number in range(1_400_000)) + b"}",
-    "no wrapper": b'{"filterServerList":[]}' + b" " * (1 << 20),
-    "wide": b"[" + b"{}," * (4 << 20) + b"{}]",
-    "quotes": b"{0:" + b'"' + b'\\"' * (4 << 20),
-    "bomb": zlib.compress(bytes(1 << 30), 9),
-    "texts": b'{"filterServerList":[' + b'"' + b"x" * (15 << 20) + b'"]}',
+
+
+def _zeros(mib: int) -> bytes:
+    """So many of them, compressed: the same block again and again, which takes no time to make."""
+    block = zlib.compressobj(9, wbits=-zlib.MAX_WBITS)
+    one = block.compress(bytes(1 << 20)) + block.flush(zlib.Z_FULL_FLUSH)
+    checksum = ((mib << 20) % 65521 << 16 | 1).to_bytes(4)  # Adler-32 of zeros alone (RFC 1950)
+    return b"\x78\xda" + one * mib + b"\x03\x00" + checksum
+
+
+_MADE: dict[str, Callable[[], bytes]] = {
+    "deep": lambda: b"[" * (8 << 20),
+    "dense": lambda: b'{"filterServerList":[' + b"[]," * 1_400_000 + b"[]]}",
+    "bare keys": lambda: b"{" + b",".join(b"a%d:1" % number for number in range(1_400_000)) + b"}",
+    "no wrapper": lambda: b'{"filterServerList":[]}' + b" " * (1 << 20),
+    "wide": lambda: b"[" + b"{}," * (4 << 20) + b"{}]",
+    "quotes": lambda: b"{0:" + b'"' + b'\\"' * (4 << 20),
+    "bomb": lambda: _zeros(1024),
+    "texts": lambda: b'{"filterServerList":[' + b'"' + b"x" * (15 << 20) + b'"]}',
 }
+
+
+class _Bombs(Mapping[str, bytes]):
+    """Each made when it is sent: whoever only collects tests has no time for them."""
+
+    def __getitem__(self, kind: str) -> bytes:
+        return _MADE[kind]()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_MADE)
+
+    def __len__(self) -> int:
+        return len(_MADE)
+
+
+BOMBS = _Bombs()
 
 
 def memory_mib(process: subprocess.Popen[bytes] | None, what: str = "VmRSS") -> int:
