@@ -92,6 +92,7 @@ def test_a_gap_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
         (UnreachableError, False, None),
         (UnreachableError, True, 1 + reput_query.RETRIES_ONCE),
         (StoreAwayError, False, None),
+        (StoreAwayError, True, 1 + reput_query.RETRIES_ONCE),
         (CatalogAwayError, False, None),
         (LocationError, False, 1 + reput_query.RETRIES),
         (LocationError, True, 1),
