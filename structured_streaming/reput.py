@@ -181,7 +181,7 @@ def _in_session(
         if not stopping.is_set():
             undo = watch.attached(session)
             tell(_reading(options))
-            if options.access.token and sends_in_plaintext(session):
+            if options.access.token and sends_in_plaintext(dict(session.sparkContext.getConf().getAll())):
                 tell(_PLAINTEXT)
         return run_until_done(session, options, on_batch, destination, stopping, scratch, jvm, watch)
     except KeyboardInterrupt:

@@ -7,7 +7,7 @@ import logging
 import os
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from structured_streaming.delta_session import DELTA_SETTINGS, with_delta
@@ -120,11 +120,10 @@ def is_local(master: str) -> bool:
     return master.startswith("local")
 
 
-def sends_in_plaintext(session: SparkSession) -> bool:
-    """Whether what executors need is sent to them over connections that are not encrypted."""
-    conf = session.sparkContext.getConf()
-    return not is_local(conf.get("spark.master", "") or "") and not any(
-        conf.get(each, "false") == "true" for each in _ENCRYPTED
+def sends_in_plaintext(settings: Mapping[str, str]) -> bool:
+    """Whether what executors need is sent to them over connections that are not encrypted; by the settings of the context."""
+    return not is_local(settings.get("spark.master", "")) and not any(
+        settings.get(each) == "true" for each in _ENCRYPTED
     )
 
 

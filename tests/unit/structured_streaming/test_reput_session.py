@@ -7,7 +7,7 @@ import pytest
 from structured_streaming.errors import LakeError
 from structured_streaming.provided_session import provided_session
 from structured_streaming.reput_query import cause
-from structured_streaming.reput_session import _addresses
+from structured_streaming.reput_session import _addresses, sends_in_plaintext
 
 LOOPBACK = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
 
@@ -26,6 +26,23 @@ def test_only_a_local_master_stays_on_loopback(
     master: str, driver_host: str, settings: dict[str, str]
 ) -> None:
     assert _addresses(master, driver_host) == settings
+
+
+@pytest.mark.parametrize(
+    ("settings", "plain"),
+    [
+        ({"spark.master": "local[2]"}, False),
+        ({"spark.master": "local-cluster[2,1,1024]"}, False),
+        ({"spark.master": "spark://h:7077"}, True),
+        ({"spark.master": "spark://h:7077", "spark.network.crypto.enabled": "false"}, True),
+        ({"spark.master": "spark://h:7077", "spark.network.crypto.enabled": "true"}, False),
+        ({"spark.master": "yarn", "spark.ssl.rpc.enabled": "true"}, False),
+    ],
+)
+def test_other_hosts_get_the_token_in_plaintext_unless_spark_encrypts(
+    settings: dict[str, str], plain: bool
+) -> None:
+    assert sends_in_plaintext(settings) is plain
 
 
 def test_spark_connect_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
