@@ -156,6 +156,11 @@ class RocketMQ:
         return f"127.0.0.1:{self.grpc_port}"
 
     @property
+    def broker_address(self) -> str:
+        """Where the broker takes requests of the remoting protocol."""
+        return f"127.0.0.1:{self.broker_port}"
+
+    @property
     def pid(self) -> int:
         """The process of the broker (and the proxy in it)."""
         return self._processes[-1][1].pid
@@ -282,9 +287,10 @@ class RocketMQ:
         return done.stdout
 
     def java_process(self, source: Path, errors: IO[bytes]) -> subprocess.Popen[str]:
-        """A program of one source file with RocketMQ's classes, its standard input and output as pipes."""
+        """A program of one source file with RocketMQ's classes, in `folder`, its standard input and output as pipes."""
         return subprocess.Popen(
             self._program(source),
+            cwd=self.folder,
             env=self._environment(),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -23,7 +23,6 @@ from tests.support.brokers.one_process import OneProcess
 from tests.support.lakes.checks import assert_exact
 from tests.support.lakes.maintained import ReputLake, rows_of
 from tests.support.spark.hive_metastore import hive_metastore
-from tests.support.spark.jvm import NO_CONFIGURATION
 
 pytestmark = pytest.mark.timeout(2400)
 
@@ -150,10 +149,3 @@ def test_what_is_no_lake_is_refused_by_name(together: Lakebroker) -> None:
     assert "a folder is needed here" in checked.stderr
     for each in (missing, unknown, checked):
         assert "Traceback" not in each.stderr
-
-
-def test_a_catalog_in_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SPARK_CONF_DIR", str(NO_CONFIGURATION))
-    monkeypatch.chdir(tmp_path)
-    done = Lakebroker(alone)("init", "--lake", "spark_catalog.lake", status=1)
-    assert "keeps its catalog in memory alone" in done.stderr

@@ -7,7 +7,6 @@ import contextlib
 import json
 import os
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,26 +22,28 @@ from lakebroker_testing.gateway import Gateway, NameServer
 from lakebroker_testing.official_client import OfficialClient, when_started
 from lakebroker_testing.real_rocketmq import RocketMQ, free_ports
 from store.log.record import decode_record, offset_msg_id
-from tests.support.brokers.telemetry_client import TelemetryClient, answered, ask, consumer_settings
+from tests.support.brokers.telemetry_client import TelemetryClient, answered, consumer_settings
 from tests.support.rocketmq.foreign_clients import OFFICIAL
 from tests.support.rocketmq.mqadmin import MqAdmin
+from tests.support.rocketmq.requests import ask, create
+from tests.support.waiting import wait_until
 
-pytestmark = pytest.mark.timeout(300)
-GROUP, TOPIC = "orders-listen", "orders"
+pytestmark = pytest.mark.timeout(600)
+TOPIC = "commanded"
+GROUP = f"{TOPIC}-listen"
 RUNNING_INFO, CONSUME = RequestCode.GET_CONSUMER_RUNNING_INFO, RequestCode.CONSUME_MESSAGE_DIRECTLY
 
 
-def sent(address: str, body: bytes) -> rpc.SendResultEntry:
-    client = Client(address)
-    deadline = time.monotonic() + 60
-    while True:
-        response = client.send(TOPIC, body)
-        if response.status.code == pb.OK:
-            client.close()
-            entry: rpc.SendResultEntry = response.entries[0]
-            return entry
-        assert time.monotonic() < deadline, response.status
-        time.sleep(0.5)
+def sent(address: str, body: bytes, topic: str = TOPIC) -> rpc.SendResultEntry:
+    """Of a message that is taken; a real proxy may not know the topic at once."""
+    with contextlib.closing(Client(address)) as client:
+
+        def taken() -> rpc.SendResultEntry | None:
+            answer = client.send(topic, body)
+            return answer.entries[0] if answer.status.code == pb.OK else None
+
+        found: rpc.SendResultEntry = wait_until(taken)
+        return found
 
 
 def answers(remoting: str, address: str, place: str) -> dict[str, Any]:
@@ -77,43 +78,46 @@ def answers(remoting: str, address: str, place: str) -> dict[str, Any]:
     return found
 
 
-def stack_trace(remoting: str, client_id: str) -> Command:
-    return ask(remoting, RUNNING_INFO, consumerGroup=GROUP, clientId=client_id, jstackEnable="true")
+def stack_trace(remoting: str, client_id: str, group: str) -> Command:
+    return ask(remoting, RUNNING_INFO, consumerGroup=group, clientId=client_id, jstackEnable="true")
 
 
-def test_the_real_broker_says_the_same_of_a_message_that_a_client_is_to_consume(tmp_path: Path) -> None:
-    with RocketMQ(tmp_path / "peer", {TOPIC: (1, "NORMAL")}, [GROUP]) as peer:
-        remoting = f"127.0.0.1:{peer.broker_port}"
-        sent(peer.address, b"body")
-        theirs = answers(remoting, peer.address, f"7F000001{peer.broker_port:08X}{0:016X}")
-        with TelemetryClient(peer.address, "c", consumer_settings(GROUP, TOPIC)) as consumer:
-            assert stack_trace(remoting, "c").code == ResponseCode.CONSUME_MSG_TIMEOUT
-            assert consumer.commands.empty(), "it is not asked there: docs/differences.md"
-    with Gateway(tmp_path / "ours", defaultTopicQueueNums="1", lakeAutoCreateTopics="false") as gateway:
+def test_the_real_broker_says_the_same_of_a_message_that_a_client_is_to_consume(
+    tmp_path: Path, rocketmq: RocketMQ
+) -> None:
+    remoting = rocketmq.broker_address
+    create(remoting, {TOPIC: (1, "NORMAL")}, {GROUP: {}})
+    place = place_of(remoting, sent(rocketmq.address, b"body"))
+    theirs = answers(remoting, rocketmq.address, place)
+    with TelemetryClient(rocketmq.address, "c", consumer_settings(GROUP, TOPIC)) as consumer:
+        assert stack_trace(remoting, "c", GROUP).code == ResponseCode.CONSUME_MSG_TIMEOUT
+        assert consumer.commands.empty(), "it is not asked there: docs/differences.md"
+    with Gateway(tmp_path / "ours", lakeAutoCreateTopics="false") as gateway:
         remoting = f"127.0.0.1:{gateway.remoting_port}"
-        made = {"readQueueNums": "1", "writeQueueNums": "1", "perm": "6", "topicFilterType": "SINGLE_TAG"}
-        made |= {"defaultTopic": "TBW102", "order": "false", "topic": TOPIC}
-        assert ask(remoting, RequestCode.UPDATE_AND_CREATE_TOPIC, **made).code == 0
+        create(remoting, {TOPIC: (1, "NORMAL")})
         place = place_of(remoting, sent(gateway.address, b"body"))
         ours = answers(remoting, gateway.address, place)
     assert ours == theirs
 
 
-def place_of(remoting: str, entry: rpc.SendResultEntry) -> str:
+def place_of(remoting: str, entry: rpc.SendResultEntry, topic: str = TOPIC) -> str:
     """The id of a message's place in the log, on a topic with one queue."""
-    where = {"queueId": "0", "queueOffset": str(entry.offset), "maxMsgNums": "1"}
-    pulled = ask(remoting, RequestCode.PULL_MESSAGE, consumerGroup=GROUP, topic=TOPIC, **where)
+    where = {"queueId": 0, "queueOffset": entry.offset, "maxMsgNums": 1, "subscription": "*", "sysFlag": 4}
+    others = {"commitOffset": 0, "suspendTimeoutMillis": 0, "subVersion": 0}
+    pulled = ask(
+        remoting, RequestCode.PULL_MESSAGE, consumerGroup="TOOLS_CONSUMER", topic=topic, **where, **others
+    )
     record = decode_record(pulled.body, verify=False)
     return offset_msg_id(record.store_host.packed, record.physical_offset)
 
 
 @contextlib.contextmanager
 def listening(language: str, folder: Path, address: str) -> Iterator[subprocess.Popen[bytes]]:
-    """An official client with a consumer of GROUP that is connected until the end."""
+    """An official client with a consumer of topic and group `group_of(language)` that is connected until the end."""
     folder.mkdir(exist_ok=True)
     with (folder / f"{language}.out").open("ab") as out:
         process = subprocess.Popen(
-            [*OFFICIAL[language](), address, "plain", TOPIC, "listen"],
+            [*OFFICIAL[language](), address, "plain", language, "listen"],
             env={**os.environ, "HOME": str(folder), "GODEBUG": ""},
             cwd=folder,
             stdin=subprocess.PIPE,
@@ -129,43 +133,99 @@ def listening(language: str, folder: Path, address: str) -> Iterator[subprocess.
         process.stdin.close()
 
 
-def connected(remoting: str, timeout_s: float = 90) -> str:
-    """The id of the one client of GROUP, once it is connected."""
-    deadline = time.monotonic() + timeout_s
-    while True:
-        answer = ask(remoting, RequestCode.GET_CONSUMER_CONNECTION_LIST, consumerGroup=GROUP)
-        if answer.code == 0:
-            (one,) = json.loads(answer.body)["connectionSet"]
-            return str(one["clientId"])
-        assert time.monotonic() < deadline, answer.remark
-        time.sleep(0.2)
+def group_of(language: str) -> str:
+    return f"{language}-listen"
+
+
+def connected(remoting: str, group: str) -> str:
+    """The id of the one client of a group, once it is connected."""
+
+    def found() -> str | None:
+        answer = ask(remoting, RequestCode.GET_CONSUMER_CONNECTION_LIST, consumerGroup=group)
+        if answer.code:
+            return None
+        (one,) = json.loads(answer.body)["connectionSet"]
+        return str(one["clientId"])
+
+    return wait_until(found, f"a client of {group}") or ""
 
 
 ONE = {"defaultTopicQueueNums": "1", "grpcProxyRelayRequestTimeoutInSeconds": "20"}
 
 
-@pytest.mark.parametrize(
-    ("language", "traced", "results"),
-    [
-        ("java", "java.lang.Thread", ("CR_SUCCESS", "CR_LATER")),
-        ("go", "goroutine", (None, None)),  # it says NOT_IMPLEMENTED of a message
-        ("node", "mock stack", (None, None)),
-    ],
-)
-def test_official_clients_answer(
-    tmp_path: Path, language: str, traced: str, results: tuple[str | None, str | None]
+@pytest.fixture(scope="module")
+def name_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NameServer]:
+    with NameServer(tmp_path_factory.mktemp("namesrv")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory, name_server: NameServer) -> Iterator[Gateway]:
+    with Gateway(tmp_path_factory.mktemp("gateway"), namesrvAddr=name_server.address, **ONE) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def java(tmp_path_factory: pytest.TempPathFactory, gateway: Gateway) -> Iterator[tuple[list[str], str]]:
+    """The places of two messages, and the id of a Java client that listens to their topic."""
+    with answering("java", tmp_path_factory.mktemp("java"), gateway) as found:
+        yield found
+
+
+@contextlib.contextmanager
+def answering(language: str, folder: Path, gateway: Gateway) -> Iterator[tuple[list[str], str]]:
+    remoting = f"127.0.0.1:{gateway.remoting_port}"
+    places = [
+        place_of(remoting, sent(gateway.address, body, language), language) for body in (b"good", b"bad")
+    ]
+    with listening(language, folder, gateway.address):
+        yield places, connected(remoting, group_of(language))
+
+
+def assert_answers(
+    gateway: Gateway,
+    language: str,
+    found: tuple[list[str], str],
+    traced: str,
+    results: tuple[str | None, str | None],
 ) -> None:
-    with Gateway(tmp_path / "gateway", **ONE) as gateway:
-        remoting = f"127.0.0.1:{gateway.remoting_port}"
-        places = [place_of(remoting, sent(gateway.address, body)) for body in (b"good", b"bad")]
-        with listening(language, tmp_path / "client", gateway.address):
-            client_id = connected(remoting)
-            info = json.loads(stack_trace(remoting, client_id).body)
-            assert traced in info["jstack"]
-            for place, result in zip(places, results, strict=True):
-                named = {"consumerGroup": GROUP, "clientId": client_id, "msgId": place, "topic": TOPIC}
-                answer = ask(remoting, CONSUME, **named)
-                assert (answer.code, json.loads(answer.body).get("consumeResult")) == (0, result)
+    """A stack trace that has `traced`, and the results of consuming a good message and a bad one."""
+    remoting, group, (places, client_id) = f"127.0.0.1:{gateway.remoting_port}", group_of(language), found
+    info = json.loads(stack_trace(remoting, client_id, group).body)
+    assert traced in info["jstack"]
+    for place, result in zip(places, results, strict=True):
+        answer = ask(remoting, CONSUME, consumerGroup=group, clientId=client_id, msgId=place, topic=language)
+        assert (answer.code, json.loads(answer.body).get("consumeResult")) == (0, result)
+
+
+def test_the_official_java_client_answers(gateway: Gateway, java: tuple[list[str], str]) -> None:
+    assert_answers(gateway, "java", java, "java.lang.Thread", ("CR_SUCCESS", "CR_LATER"))
+
+
+@pytest.mark.parametrize(("language", "traced"), [("go", "goroutine"), ("node", "mock stack")])
+def test_official_clients_answer(tmp_path: Path, gateway: Gateway, language: str, traced: str) -> None:
+    """They say NOT_IMPLEMENTED of a message."""
+    with answering(language, tmp_path, gateway) as found:
+        assert_answers(gateway, language, found, traced, (None, None))
+
+
+def test_mqadmin_shows_the_stack_trace_and_has_a_message_consumed(
+    mqadmin: MqAdmin,
+    name_server: NameServer,
+    java: tuple[list[str], str],
+) -> None:
+    (place, _), client_id = java
+    group = group_of("java")
+    shown = mqadmin.run(name_server.address, "consumerStatus", "-g", group, "-i", client_id, "-s")
+    assert "#Consumer jstack#" in shown, mqadmin.errors()
+    assert "java.lang.Thread" in shown
+    all_of_group = mqadmin.run(name_server.address, "consumerStatus", "-g", group, "-s")
+    assert client_id in all_of_group, mqadmin.errors()
+    assert "Rebalance OK" in all_of_group, mqadmin.errors()
+    consumed = mqadmin.run(
+        name_server.address, "queryMsgById", "-t", "java", "-i", place, "-g", group, "-d", client_id
+    )
+    assert "CR_SUCCESS" in consumed, mqadmin.errors()
 
 
 def test_the_official_python_client_answers_no_command_and_lives_on(tmp_path: Path) -> None:
@@ -174,54 +234,28 @@ def test_the_official_python_client_answers_no_command_and_lives_on(tmp_path: Pa
         remoting = f"127.0.0.1:{gateway.remoting_port}"
         sent(gateway.address, b"body")
         official.call("simple", endpoints=gateway.address, group=GROUP, topics={TOPIC: "*"}, await_s=3)
-        client_id = connected(remoting)
-        assert stack_trace(remoting, client_id).code == ResponseCode.SYSTEM_BUSY
+        client_id = connected(remoting, GROUP)
+        assert stack_trace(remoting, client_id, GROUP).code == ResponseCode.SYSTEM_BUSY
         received = when_started(official, "receive", max=1, invisible_s=30)["messages"]
         assert [each["body"] for each in received] == ["body"]
 
 
-@pytest.mark.parametrize("language", ["java", "node"])
-def test_official_clients_come_back_after_a_stop_that_told_them_to_reconnect(
-    tmp_path: Path, language: str
-) -> None:
+def test_official_clients_come_back_after_a_stop_that_told_them_to_reconnect(tmp_path: Path) -> None:
     """Not Go: it opens a stream with its next settings, up to five minutes later, whatever ended the one before."""
     (port,) = free_ports(1)
-    with Gateway(tmp_path / "gateway", **ONE, grpcServerPort=str(port)) as gateway:
-        sent(gateway.address, b"body")
-        with listening(language, tmp_path / "client", gateway.address):
-            client_id = connected(f"127.0.0.1:{gateway.remoting_port}")
-            assert gateway.terminate() == 0
-            gateway.start()
-            remoting = f"127.0.0.1:{gateway.remoting_port}"
-            assert connected(remoting) == client_id
-            deadline = time.monotonic() + 60
-            while stack_trace(remoting, client_id).code:  # its stream comes back some time later
-                assert time.monotonic() < deadline
-                time.sleep(0.2)
-
-
-def test_mqadmin_shows_the_stack_trace_and_has_a_message_consumed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)  # it writes files where it runs
-    peer = RocketMQ(tmp_path / "peer", {}, proxy=False, broker=False)
+    languages = ("java", "node")
     with (
-        NameServer(tmp_path / "namesrv") as name_server,
-        Gateway(tmp_path / "gateway", namesrvAddr=name_server.address, **ONE) as gateway,
-        listening("java", tmp_path / "client", gateway.address),
+        Gateway(tmp_path / "gateway", **ONE, grpcServerPort=str(port)) as gateway,
+        contextlib.ExitStack() as clients,
     ):
+        for each in languages:
+            sent(gateway.address, b"body", each)
+            clients.enter_context(listening(each, tmp_path / each, gateway.address))
         remoting = f"127.0.0.1:{gateway.remoting_port}"
-        place = place_of(remoting, sent(gateway.address, b"good"))
-        client_id = connected(remoting)
-        admin = MqAdmin(peer, name_server.address, tmp_path / "mqadmin.err")
-        try:
-            shown = admin.run("consumerStatus", "-g", GROUP, "-i", client_id, "-s")
-            assert "#Consumer jstack#" in shown, admin.errors()
-            assert "java.lang.Thread" in shown
-            all_of_group = admin.run("consumerStatus", "-g", GROUP, "-s")
-            assert client_id in all_of_group, admin.errors()
-            assert "Rebalance OK" in all_of_group, admin.errors()
-            consumed = admin.run("queryMsgById", "-t", TOPIC, "-i", place, "-g", GROUP, "-d", client_id)
-            assert "CR_SUCCESS" in consumed, admin.errors()
-        finally:
-            admin.close()
+        before = [connected(remoting, group_of(each)) for each in languages]
+        assert gateway.terminate() == 0
+        gateway.start()
+        remoting = f"127.0.0.1:{gateway.remoting_port}"
+        assert [connected(remoting, group_of(each)) for each in languages] == before
+        for each, client_id in zip(languages, before, strict=True):  # its stream comes back some time later
+            wait_until(lambda each=each, of=client_id: stack_trace(remoting, of, group_of(each)).code == 0)

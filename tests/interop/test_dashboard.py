@@ -20,6 +20,7 @@ from tests.support.brokers.scraped import metrics_url
 from tests.support.brokers.telemetry_client import TelemetryClient, consumer_settings
 from tests.support.documents.grafana_dashboard import Query, dashboard, names, queries, variables
 from tests.support.machines.prometheus_server import Prometheus
+from tests.support.waiting import wait_until
 
 SCHEMA = '{"type": "object", "properties": {"id": {"type": "integer"}}}'
 RULES = ROOT / "resources" / "prometheus" / "lakebroker.rules.yml"
@@ -123,21 +124,29 @@ def missing(prometheus: Prometheus, query: Query, values: dict[str, str]) -> str
     return ""
 
 
-def unanswered(prometheus: Prometheus, traffic: Traffic, values: dict[str, str]) -> list[str]:
-    """What queries of the dashboard lacked until the end, while traffic runs."""
+def assert_answered(prometheus: Prometheus, traffic: Traffic, values: dict[str, str]) -> None:
+    """Every query of the dashboard lacks nothing in the end, while traffic runs."""
     left = dict.fromkeys(queries(dashboard()), "an answer")
-    until = time.monotonic() + PATIENCE_S
-    while left and time.monotonic() < until:
+
+    def answered() -> bool:
         traffic.round()
-        left = {query: lacks for query in left if (lacks := missing(prometheus, query, values))}
-        time.sleep(0.2)
-    return [f"{query.panel} lacks {lacks}: {query.expression}" for query, lacks in left.items()]
+        for query in list(left):
+            if lacks := missing(prometheus, query, values):
+                left[query] = lacks
+            else:
+                del left[query]
+        return not left
+
+    def lacking() -> list[str]:
+        return [f"{query.panel} lacks {lacks}: {query.expression}" for query, lacks in left.items()]
+
+    wait_until(answered, lambda: f"what {lacking()}", PATIENCE_S)
 
 
 def test_every_query_of_every_panel_has_an_answer(watched: tuple[Prometheus, Traffic]) -> None:
     prometheus, traffic = watched
     assert {query.panel for query in queries(dashboard())} >= RIGHTLY_ZERO
-    assert unanswered(prometheus, traffic, EVERY) == []
+    assert_answered(prometheus, traffic, EVERY)
 
 
 def test_with_one_value_of_each_variable_too(watched: tuple[Prometheus, Traffic]) -> None:
@@ -149,7 +158,7 @@ def test_with_one_value_of_each_variable_too(watched: tuple[Prometheus, Traffic]
         offered = prometheus.asked(f"label/{label}/values", **{"match[]": match})
         values[name] = chosen.get(name, offered[0])
         assert values[name] in offered
-    assert unanswered(prometheus, traffic, values) == []
+    assert_answered(prometheus, traffic, values)
     of_none = {query for query in queries(dashboard()) if "$group" in query.expression}
     assert all(missing(prometheus, query, {**values, "group": "nobody"}) for query in of_none)
 

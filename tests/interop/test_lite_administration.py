@@ -13,21 +13,33 @@ Not compared, because it cannot be the same:
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
 from broker_gateway.protocol.codes import RequestCode
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_testing.gateway import Gateway, NameServer
-from tests.support.brokers.telemetry_client import TelemetryClient, ask, consumer_settings
-from tests.support.rocketmq.lite_brokers import GROUP, TOPIC, WILDCARD, Consumer, Side, create, peer, texts
+from tests.support.brokers.telemetry_client import TelemetryClient, consumer_settings
+from tests.support.rocketmq.lite_brokers import (
+    GROUP,
+    TOPIC,
+    WILDCARD,
+    Consumer,
+    Side,
+    create,
+    lite_topics_in,
+    peer,
+    texts,
+)
 from tests.support.rocketmq.mqadmin import MqAdmin
+from tests.support.rocketmq.requests import ask
 
 pytestmark = pytest.mark.timeout(900)
-PATIENT = {"liteSubscriptionCheckTimeoutMills": "3600000"}
+PATIENT = {"liteSubscriptionCheckTimeoutMills": "3600000", "mappedFileSizeCommitLog": str(1 << 24)}
 _TIMES = (
     (re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}"), "TIME"),
     (re.compile(r"Min Unconsumed Timestamp: \d+ \(\d+ s ago\)"), "Min Unconsumed Timestamp"),
@@ -35,16 +47,19 @@ _TIMES = (
 
 
 class Both:
-    """A real broker and ours, an `mqadmin` for each, and what their consumers are."""
+    """A real broker and ours, an `mqadmin` for both, what their consumers are, and the store of the real one."""
 
-    def __init__(self, sides: list[tuple[Side, MqAdmin]], consumers: list[list[Consumer]]) -> None:
+    def __init__(
+        self, sides: list[Side], admin: MqAdmin, consumers: list[list[Consumer]], store: Path
+    ) -> None:
         self.sides = sides
         self.consumers = consumers
+        self.store = store
+        self._admin = admin
 
     def run(self, *arguments: str) -> tuple[str, str]:
         """What a command prints on the real one, and on ours."""
-        with ThreadPoolExecutor(2) as pool:
-            real, ours = pool.map(lambda each: _run(*each, *arguments), self.sides)
+        real, ours = (_run(side, self._admin, *arguments) for side in self.sides)
         return real, ours
 
     def same(self, *arguments: str) -> str:
@@ -56,7 +71,8 @@ class Both:
 
 
 def _run(side: Side, admin: MqAdmin, *arguments: str) -> str:
-    printed = admin.run(*(side.broker if each == "BROKER" else each for each in arguments))
+    asked = (side.broker if each == "BROKER" else each for each in arguments)
+    printed = admin.run(side.name_server, *asked)
     printed = printed.replace(side.broker.ljust(30), "BROKER".ljust(30))
     for pattern, word in _TIMES:
         printed = pattern.sub(word, printed)
@@ -64,7 +80,7 @@ def _run(side: Side, admin: MqAdmin, *arguments: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Both]:
+def both(tmp_path_factory: pytest.TempPathFactory, mqadmin: MqAdmin) -> Iterator[Both]:
     folder = tmp_path_factory.mktemp("lite")
     with ExitStack() as stack:
         running = stack.enter_context(peer(folder / "peer", **PATIENT))
@@ -73,13 +89,9 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Both]:
         gateway = stack.enter_context(Gateway(folder / "ours", namesrvAddr=name_server.address, **PATIENT))
         create(gateway.address)
         sides = [
-            Side(running.address, running.name_server, f"127.0.0.1:{running.broker_port}"),
+            Side(running.address, running.name_server, running.broker_address),
             Side(gateway.address, name_server.address, f"127.0.0.1:{gateway.remoting_port}"),
         ]
-        admins = []
-        for name, side in zip(("real", "ours"), sides, strict=True):
-            admins.append(MqAdmin(running, side.name_server, folder / f"{name}.err"))
-            stack.callback(admins[-1].close)
         consumers = []
         for side in sides:
             for client_id, group in (("lite-1", GROUP), ("lite-2", GROUP), ("w-1", WILDCARD)):
@@ -88,7 +100,7 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Both]:
             one, two = Consumer(side.address, "lite-1"), Consumer(side.address, "lite-2")
             fill(one, two, Consumer(side.address, "w-1", WILDCARD))
             consumers.append([one, two])
-        yield Both(list(zip(sides, admins, strict=True)), consumers)
+        yield Both(sides, mqadmin, consumers, running.store)
 
 
 def fill(one: Consumer, two: Consumer, wildcard: Consumer) -> None:
@@ -133,8 +145,8 @@ def test_a_parent_topic(both: Both) -> None:
     printed = both.same("getParentTopicInfo", "-p", TOPIC)
     assert re.search(r"broker-a +-1 +4 +4 +\[[a-z, ]{16}\]", printed)
     for side in both.sides:
-        assert ask(side[0].broker, RequestCode.GET_PARENT_TOPIC_INFO, topic="nosuch").code == 17
-        assert ask(side[0].broker, RequestCode.GET_PARENT_TOPIC_INFO, topic="broker-a").code == 29
+        assert ask(side.broker, RequestCode.GET_PARENT_TOPIC_INFO, topic="nosuch").code == 17
+        assert ask(side.broker, RequestCode.GET_PARENT_TOPIC_INFO, topic="broker-a").code == 29
 
 
 def test_a_lite_topic(both: Both) -> None:
@@ -200,3 +212,8 @@ def test_the_dispatch_is_triggered(both: Both) -> None:
     assert "dispatched" in both.same("triggerLiteDispatch", "-p", TOPIC, "-g", GROUP, "-c", "lite-1")
     assert "dispatched" in both.same("triggerLiteDispatch", "-p", TOPIC, "-g", WILDCARD, "-b", "broker-a")
     assert "error" in both.same("triggerLiteDispatch", "-p", TOPIC, "-g", "nosuch")
+
+
+def test_the_log_of_the_real_broker_is_read_here(both: Both, tmp_path: Path) -> None:
+    shutil.copytree(both.store / "commitlog", tmp_path / "store" / "commitlog")
+    assert lite_topics_in(tmp_path / "store", "a", "b") == {"a": ["1", "2", "3"], "b": ["1", "2"]}

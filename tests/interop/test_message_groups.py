@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import base64
 import random
-import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from broker_gateway.messaging.ordered_sends import bucket
-from lakebroker_testing.gateway import ROOT, Gateway, command
+from lakebroker_testing.gateway import Gateway
 from lakebroker_testing.official_client import OfficialClient, when_started
 from lakebroker_testing.real_rocketmq import RocketMQ
+from tests.suite.evidence import EVIDENCE
+from tests.support.rocketmq.requests import create
+from tests.support.waiting import wait_until
 
-CASES = 20_000
+CASES = 20_000 if EVIDENCE else 4_000
 
 
 @pytest.mark.timeout(300)
-def test_every_message_group_has_the_queue_that_it_has_there(tmp_path: Path) -> None:
+def test_every_message_group_has_the_queue_that_it_has_there(tmp_path: Path, rocketmq: RocketMQ) -> None:
     known = random.Random(1)
     letters = "abcXYZ019-_ äöß中文𝄞€"
     cases = [
@@ -31,8 +32,7 @@ def test_every_message_group_has_the_queue_that_it_has_there(tmp_path: Path) -> 
     file.write_text(
         "\n".join(f"{base64.b64encode(group.encode()).decode()} {queues}" for group, queues in cases)
     )
-    peer = RocketMQ(tmp_path / "peer", {}, proxy=False, broker=False)
-    answers = peer.java(Path(__file__).with_name("MessageGroups.java"), str(file)).splitlines()
+    answers = rocketmq.java(Path(__file__).with_name("MessageGroups.java"), str(file)).splitlines()
     assert [bucket(group, queues) for group, queues in cases] == list(map(int, answers))
 
 
@@ -55,32 +55,29 @@ def consumed(address: str) -> dict[str, list[str]]:
             official,
             "push",
             endpoints=address,
-            group="readers",
+            group="in-order",
             topics={"ordered": "*"},
             fail={"group-2-1": 2},
         )
-        deadline = time.monotonic() + 60
         found: list[dict[str, Any]] = []
-        while time.monotonic() < deadline:
-            found = official.call("consumed")["messages"]
-            if len({each["id"] for each in found if not each["failed"]}) == 30:
-                break
-            time.sleep(0.2)
+
+        def all_consumed() -> bool:
+            found[:] = official.call("consumed")["messages"]
+            return len({each["id"] for each in found if not each["failed"]}) == 30
+
+        wait_until(all_consumed, lambda: f"30 messages of {found}")
     return {group: [each["body"] for each in found if each["body"].startswith(group)] for group in groups}
 
 
 @pytest.mark.timeout(300)
-def test_an_official_consumer_gets_the_order_that_it_gets_of_the_real_proxy(tmp_path: Path) -> None:
-    with RocketMQ(tmp_path / "peer", {"ordered": (4, "FIFO")}) as peer:
-        peer.mqadmin("updateSubGroup", "-c", "DefaultCluster", "-g", "readers", "-o", "true", "-r", "5")
-        theirs = consumed(peer.address)
+def test_an_official_consumer_gets_the_order_that_it_gets_of_the_real_proxy(
+    tmp_path: Path, rocketmq: RocketMQ
+) -> None:
+    made = {"ordered": (4, "FIFO")}, {"in-order": {"consumeMessageOrderly": True, "retryMaxTimes": 5}}
+    create(rocketmq.broker_address, *made)
+    theirs = consumed(rocketmq.address)
     with Gateway(tmp_path / "gateway") as gateway:
-        for made in (
-            ["topic", "create", "ordered", "--queues", "4", "--type", "FIFO"],
-            ["group", "create", "readers", "--fifo"],
-        ):
-            done = command(*made, "--gateway", gateway.address)
-            subprocess.run(done, cwd=ROOT, check=True, capture_output=True)
+        create(f"127.0.0.1:{gateway.remoting_port}", *made)
         ours = consumed(gateway.address)
     assert {group: list(dict.fromkeys(bodies)) for group, bodies in ours.items()} == {
         f"group-{group}": [f"group-{group}:{number}" for number in range(5)] for group in range(6)

@@ -14,10 +14,8 @@ Not compared, because it cannot be the same:
 
 from __future__ import annotations
 
-import asyncio
 import re
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
@@ -32,14 +30,15 @@ from broker_gateway.protocol import java_json
 from broker_gateway.protocol.codes import RequestCode
 from broker_gateway.protocol.command import Command
 from broker_gateway.runtime.clock import now_ms
-from broker_gateway.transport.remoting.client import RemotingClient
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_testing.gateway import Gateway, NameServer
 from lakebroker_testing.official_client import OfficialClient
 from lakebroker_testing.real_rocketmq import RocketMQ
-from tests.interop.test_store_exchange import receive_all
+from tests.support.rocketmq import requests
 from tests.support.rocketmq.mqadmin import MqAdmin
+from tests.support.rocketmq.receiving import receive_all
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(900)
 MESSAGES = 10
@@ -59,7 +58,8 @@ class Side:
 
     def run(self, *arguments: str) -> str:
         """What a command prints; `BROKER` among its arguments is the broker's address, and so in the answer."""
-        printed = self.admin.run(*(each.replace("BROKER", self.broker) for each in arguments))
+        asked = (each.replace("BROKER", self.broker) for each in arguments)
+        printed = self.admin.run(self.name_server, *asked)
         return printed.replace(self.broker, "BROKER").replace(self.name_server, "NAMESRV")
 
 
@@ -73,9 +73,7 @@ class Both:
 
     def run(self, *arguments: str) -> tuple[str, str]:
         """What a command prints on the real one, and on ours."""
-        with ThreadPoolExecutor(2) as pool:
-            real, ours = pool.map(lambda side: side.run(*arguments), (self.real, self.ours))
-        return real, ours
+        return self.real.run(*arguments), self.ours.run(*arguments)
 
     def same(self, *arguments: str) -> str:
         """`run`, where both must print the same and something."""
@@ -86,17 +84,19 @@ class Both:
 
     def wait_for(self, *arguments: str, until: Callable[[str], bool]) -> tuple[str, str]:
         """`run` until both answers fit."""
-        deadline = time.monotonic() + 90
-        while True:
-            real, ours = self.run(*arguments)
-            if until(real) and until(ours):
-                return real, ours
-            assert time.monotonic() < deadline, f"real: {real}\nours: {ours}"
-            time.sleep(0.5)
+        found = "", ""
+
+        def both_fit() -> bool:
+            nonlocal found
+            found = self.run(*arguments)
+            return all(map(until, found))
+
+        wait_until(both_fit, lambda: f"what fits of {found}")
+        return found
 
 
 @pytest.fixture(scope="module")
-def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Both]:
+def both(tmp_path_factory: pytest.TempPathFactory, mqadmin: MqAdmin) -> Iterator[Both]:
     folder = tmp_path_factory.mktemp("mqadmin")
     options = {"autoCreateTopicEnable": "false", "autoCreateSubscriptionGroup": "false"}
     with (
@@ -106,23 +106,15 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Both]:
             folder / "ours", namesrvAddr=name_server.address, lakeAutoCreateTopics="false", **options
         ) as gateway,
     ):
-        real_name_server = f"127.0.0.1:{peer.name_server_port}"
         ours = f"127.0.0.1:{gateway.remoting_port}"
-        sides = [
-            Side(MqAdmin(peer, address, folder / f"{name}.err"), address, at, grpc)
-            for name, address, at, grpc in (
-                ("real", real_name_server, f"127.0.0.1:{peer.broker_port}", peer.address),
-                ("ours", name_server.address, ours, gateway.address),
-            )
-        ]
-        try:
-            found = Both(sides[0], sides[1], gateway)
-            found.wait_for("clusterList", until=lambda text: "V5_5_0" in text)
-            fill(found)
-            yield found
-        finally:
-            for side in sides:
-                side.admin.close()
+        found = Both(
+            Side(mqadmin, peer.name_server, peer.broker_address, peer.address),
+            Side(mqadmin, name_server.address, ours, gateway.address),
+            gateway,
+        )
+        found.wait_for("clusterList", until=lambda text: "V5_5_0" in text)
+        fill(found)
+        yield found
         assert gateway.terminate() == 0
     assert "Traceback" not in gateway.log.read_text()
 
@@ -143,7 +135,8 @@ def fill(both: Both) -> None:
                     "send", topic="single", bodies=[f"body {number}"], tag="a", keys=[f"key-{number}"]
                 )
                 side.ids += answer["ids"]
-                time.sleep(0.05)
+                stored_ms = now_ms()
+                wait_until(lambda before=stored_ms: now_ms() > before)  # the next one has a later time
 
 
 def fields(text: str) -> dict[str, str]:
@@ -303,11 +296,12 @@ def test_connected_consumers(both: Both) -> None:
                 "simple", endpoints=side.grpc, group="readers", topics={"single": "a || b"}, await_s=3
             )
             receive_all(official, 0)
-            deadline = time.monotonic() + 60
-            while "MessageModel" not in (text := side.run(*command)):
-                assert time.monotonic() < deadline, side.admin.errors()[-3000:]
-                time.sleep(0.5)
-            printed.append(text)
+            printed.append(
+                wait_until(
+                    lambda at=side: text if "MessageModel" in (text := at.run(*command)) else "",
+                    side.admin.errors,
+                )
+            )
     real, ours = ([line.rstrip() for line in text.splitlines()] for text in printed)
     start = real.index("Below is subscription:")
     assert re.fullmatch(r"single +a ?\|\| ?b", real[start + 2])
@@ -369,16 +363,7 @@ def test_statistics_and_cleaning(both: Both) -> None:
 def ask(side: Side, code: int, body: Any = None, **fields: Any) -> Command:
     """The answer to a request that no command of the tool sends, or not alone."""
 
-    async def invoke() -> Command:
-        client = RemotingClient()
-        try:
-            text = b"" if body is None else java_json.dumps(body)
-            request = Command(code, {name: str(value) for name, value in fields.items()}, text)
-            return await client.invoke(side.broker, request, 20)
-        finally:
-            await client.close()
-
-    return asyncio.run(invoke())
+    return requests.ask(side.broker, code, body, **fields)
 
 
 def ask_both(both: Both, code: int, body: Any = None, **fields: Any) -> tuple[Any, Any]:
@@ -522,20 +507,19 @@ def test_who_is_connected(both: Both) -> None:
                 "simple", endpoints=side.grpc, group="readers", topics={"single": "a||b "}, await_s=3
             )
             receive_all(official, 0)
-            deadline = time.monotonic() + 60
-            while True:
+
+            def told_of_both(at: Side = side) -> list[Any]:
                 told = [
-                    java_json.loads(ask(side, code, topic="single", group="readers").body)
+                    java_json.loads(ask(at, code, topic="single", group="readers").body)
                     for code in (
                         RequestCode.GET_ALL_PRODUCER_INFO,
                         RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER,
                         RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS,
                     )
                 ]
-                if "subscriptionData" in told[1] and "single" in told[0]["data"]:
-                    break
-                assert time.monotonic() < deadline, told
-                time.sleep(0.5)
+                return told if "subscriptionData" in told[1] and "single" in told[0]["data"] else []
+
+            told = wait_until(told_of_both)
             producers = ask(
                 side, RequestCode.GET_PRODUCER_CONNECTION_LIST, topic="single", producerGroup="single"
             )

@@ -1,4 +1,4 @@
-"""Unmodified official clients in Java, Node and Go against the gateway, on both transports, plaintext and TLS."""
+"""Unmodified official clients in Java, Node and Go against the gateway, plaintext and TLS; all on both transports in `make evidence`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from lakebroker_testing.gateway import Gateway
+from tests.suite.evidence import LONG
 from tests.support.rocketmq.foreign_clients import OFFICIAL
 
 COUNT = 40
@@ -33,10 +34,10 @@ def gateways(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Gat
         ("java", "http2", "plain"),
         ("java", "grpcio", "plain"),
         ("node", "http2", "plain"),
-        ("node", "grpcio", "plain"),
+        pytest.param("node", "grpcio", "plain", marks=LONG),
         ("go", "http2", "tls"),
         ("go", "http2", "plain"),
-        ("go", "grpcio", "plain"),
+        pytest.param("go", "grpcio", "plain", marks=LONG),
     ],
 )
 def test_send_receive_ack(

@@ -1,5 +1,5 @@
 """Plain grpc-go and grpc-java go through the behaviour suite that grpcio's client goes through in
-`tests/integration/transport`: the same service, on both transports, plaintext and TLS."""
+`tests/integration/transport`: the same service, plaintext and TLS, and in `make evidence` on both transports."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from broker_gateway.transport.certificates import server_context, trial_certificate
+from tests.suite.evidence import LONG
 from tests.support.peers.echo_service import Served
 from tests.support.rocketmq.foreign_clients import PLAIN
 
@@ -43,7 +44,8 @@ NOT_COMPRESSED = {"gzip": "UNIMPLEMENTED: Compression algorithm 'gzip' is disabl
 
 
 @pytest.mark.parametrize(
-    ("transport", "security"), [("http2", "plain"), ("http2", "tls"), ("grpcio", "plain")]
+    ("transport", "security"),
+    [("http2", "plain"), ("http2", "tls"), pytest.param("grpcio", "plain", marks=LONG)],
 )
 @pytest.mark.parametrize("client", sorted(PLAIN))
 def test_behaviour(tmp_path: Path, client: str, transport: str, security: str) -> None:

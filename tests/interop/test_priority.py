@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import subprocess
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
+from broker_gateway.protocol.codes import RequestCode
+from broker_gateway.protocol.command import Command
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.google.protobuf.timestamp_pb2 import Timestamp
 from lakebroker_testing.client import Client
-from lakebroker_testing.gateway import ROOT, Gateway, command
+from lakebroker_testing.gateway import Gateway
 from lakebroker_testing.official_client import OfficialClient, when_started
 from lakebroker_testing.real_rocketmq import RocketMQ
 from tests.support.brokers.telemetry_client import TelemetryClient, consumer_settings
+from tests.support.rocketmq.requests import create, invoke
+from tests.support.waiting import wait_until
 
 QUEUES = 4
-TOPICS = {"urgent": "PRIORITY", "orders": "NORMAL", "fifo": "FIFO"}
+TYPES = {"urgent": "PRIORITY", "orders": "NORMAL", "fifo": "FIFO"}
 PRIORITY, NORMAL, FIFO = pb.PRIORITY, pb.NORMAL, pb.FIFO
 CASES: dict[str, dict[str, Any]] = {
     "priority": {"message_type": PRIORITY, "priority": 2},
@@ -48,85 +49,96 @@ FACTORS = {"always": 100, "often": 50, "never": 0}
 """`priority.factor` of groups, by their names."""
 
 
-class Addresses(NamedTuple):
-    """Where clients of the real proxy and of ours connect."""
+class Side(NamedTuple):
+    """Where clients connect, and the address for remoting requests."""
 
-    theirs: str
-    ours: str
+    address: str
+    remoting: str
+
+
+Both = tuple[Side, Side]
+"""The real proxy and ours."""
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory, rocketmq: RocketMQ) -> Iterator[Both]:
+    """With the same topics and groups."""
+    with Gateway(tmp_path_factory.mktemp("gateway")) as gateway:
+        sides = (
+            Side(rocketmq.address, rocketmq.broker_address),
+            Side(gateway.address, f"127.0.0.1:{gateway.remoting_port}"),
+        )
+        topics = dict.fromkeys((BY_CLIENT, LOOKED_AT), (QUEUES, "PRIORITY"))
+        groups: dict[str, dict[str, Any]] = {"by-priority": {}}
+        groups |= {
+            name: {"attributes": {"+priority.factor": str(factor)}} for name, factor in FACTORS.items()
+        }
+        for side in sides:
+            create(side.remoting, topics, groups)
+        yield sides
 
 
 @contextlib.contextmanager
-def servers(folder: Path, ascending: str) -> Iterator[Addresses]:
-    """Both, with the same topics and groups."""
-    topics = {**TOPICS, BY_CLIENT: "PRIORITY", LOOKED_AT: "PRIORITY"}
-    groups = {"readers": {}, **{name: {"priority.factor": str(factor)} for name, factor in FACTORS.items()}}
-    of_peer = {name: (QUEUES, kind) for name, kind in topics.items()}
-    with (
-        RocketMQ(folder / "peer", of_peer, groups, priorityOrderAsc=ascending) as peer,
-        Gateway(folder / "gateway", priorityOrderAsc=ascending) as gateway,
-    ):
-        made = [
-            ["topic", "create", name, "--queues", str(QUEUES), "--type", kind]
-            for name, kind in topics.items()
-        ]
-        for name, attributes in groups.items():
-            changes = {f"+{key}": value for key, value in attributes.items()}
-            text = json.dumps({"attributes": changes})
-            made.append(["group", "create", name, "--configuration", text])
-        for each in made:
-            done = command(*each, "--gateway", gateway.address)
-            subprocess.run(done, cwd=ROOT, check=True, capture_output=True)
-        yield Addresses(peer.address, gateway.address)
+def ordered(both: Both, order: str) -> Iterator[None]:
+    """Both brokers give the highest priority first, or last."""
+    try:
+        for side in both:
+            set_option(side, f"priorityOrderAsc={str(order == 'ascending').lower()}")
+        yield
+    finally:
+        for side in both:
+            set_option(side, "priorityOrderAsc=true")
 
 
-@pytest.fixture(scope="module")
-def ascending_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Addresses]:
-    with servers(tmp_path_factory.mktemp("ascending"), "true") as addresses:
-        yield addresses
+def set_option(side: Side, line: str) -> None:
+    answer = invoke(side.remoting, Command(RequestCode.UPDATE_BROKER_CONFIG, body=line.encode()))
+    assert answer.code == 0, answer.remark
 
 
-@pytest.fixture(scope="module")
-def descending_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Addresses]:
-    with servers(tmp_path_factory.mktemp("descending"), "false") as addresses:
-        yield addresses
+def played(side: Side, order: str) -> tuple[dict[tuple[str, ...], str], list[tuple[int, ...]]]:
+    """`sent_and_received` by a client that the proxy knows, with topics of this order."""
+    topics = {name: f"{name}-{order}" for name in TYPES}
+    create(side.remoting, {topics[name]: (QUEUES, kind) for name, kind in TYPES.items()})
+    with TelemetryClient(side.address, "c", consumer_settings("by-priority", topics["urgent"])):
+        return sent_and_received(side.address, topics)
 
 
-def played(address: str) -> tuple[dict[tuple[str, ...], str], list[tuple[int, ...]]]:
-    """`sent_and_received` by a client that the proxy knows."""
-    with TelemetryClient(address, "c", consumer_settings("readers", "urgent")):
-        return sent_and_received(address)
+def first_sent(client: Client, topic: str, priority: int) -> None:
+    """A message that is taken: a real proxy may not know the topic at once."""
+    wait_until(
+        lambda: client.send(topic, b"first", message_type=PRIORITY, priority=priority).status.code == pb.OK
+    )
 
 
-def sent_and_received(address: str) -> tuple[dict[tuple[str, ...], str], list[tuple[int, ...]]]:
+def sent_and_received(
+    address: str, topics: dict[str, str]
+) -> tuple[dict[tuple[str, ...], str], list[tuple[int, ...]]]:
     """The code of every send, and of what is received queue, priority and type."""
-    client = Client(address, "c")
-    deadline = time.monotonic() + 60
-    while client.send("urgent", b"first", message_type=PRIORITY, priority=1).status.code != pb.OK:
-        assert time.monotonic() < deadline
-        time.sleep(0.5)
+    client, urgent = Client(address, "c"), topics["urgent"]
+    first_sent(client, urgent, 1)
     codes: dict[tuple[str, ...], str] = {}
 
     def send(*name: str, topic: str, **fields: Any) -> None:
         codes[name] = pb.Code.Name(client.send(topic, b"x", **fields).status.code)
 
-    for topic in TOPICS:
+    for kind, topic in topics.items():
         for name, fields in CASES.items():
-            send(topic, name, topic=topic, **fields)
+            send(kind, name, topic=topic, **fields)
     later = Timestamp(seconds=int(time.time()) + 5)
-    send("delayed", topic="urgent", message_type=PRIORITY, priority=1, delivery_timestamp=later)
-    send("negative", topic="urgent", message_type=PRIORITY, priority=-1)
+    send("delayed", topic=urgent, message_type=PRIORITY, priority=1, delivery_timestamp=later)
+    send("negative", topic=urgent, message_type=PRIORITY, priority=-1)
     for priority in (3, 0, 1, 2, 3):
-        send(f"another {priority}", topic="urgent", message_type=PRIORITY, priority=priority)
+        send(f"another {priority}", topic=urgent, message_type=PRIORITY, priority=priority)
     received: list[tuple[int, ...]] = []
     while True:
-        code, messages = client.receive("urgent", "readers", batch=2, invisible_ms=60_000, wait_ms=5000)
+        code, messages = client.receive(urgent, "by-priority", batch=2, invisible_ms=60_000, wait_ms=5000)
         if code == pb.MESSAGE_NOT_FOUND:
             break
         assert code == pb.OK
         for each in messages:
             system = each.system_properties
             received.append((system.queue_id, system.priority, system.message_type))
-    code, ordered = client.receive("fifo", "readers", batch=32, invisible_ms=60_000, wait_ms=5000)
+    code, ordered = client.receive(topics["fifo"], "by-priority", batch=32, invisible_ms=60_000, wait_ms=5000)
     received += [(each.system_properties.priority, each.system_properties.message_type) for each in ordered][
         :1
     ]
@@ -136,10 +148,9 @@ def sent_and_received(address: str) -> tuple[dict[tuple[str, ...], str], list[tu
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("order", ["ascending", "descending"])
-def test_what_the_real_proxy_takes_and_gives(request: pytest.FixtureRequest, order: str) -> None:
-    addresses: Addresses = request.getfixturevalue(f"{order}_servers")
-    their_codes, their_messages = played(addresses.theirs)
-    our_codes, our_messages = played(addresses.ours)
+def test_what_the_real_proxy_takes_and_gives(both: Both, order: str) -> None:
+    with ordered(both, order):
+        (their_codes, their_messages), (our_codes, our_messages) = (played(side, order) for side in both)
     unlike = {
         name: (theirs, our_codes[name]) for name, theirs in their_codes.items() if theirs != our_codes[name]
     }
@@ -156,7 +167,7 @@ def by_official_client(address: str) -> list[tuple[str, int]]:
         when_started(official, "producer", endpoints=address, topics=[BY_CLIENT])
         for number, priority in enumerate((0, 2, 1, 3, 2, 7)):
             when_started(official, "send", topic=BY_CLIENT, bodies=[str(number)], priority=priority)
-        asked = {"group": "readers", "topics": {BY_CLIENT: "*"}, "await_s": 5}
+        asked = {"group": "by-priority", "topics": {BY_CLIENT: "*"}, "await_s": 5}
         official.call("simple", endpoints=address, **asked)
         found: list[tuple[str, int]] = []
         while messages := when_started(official, "receive", max=2, invisible_s=60)["messages"]:
@@ -165,11 +176,9 @@ def by_official_client(address: str) -> list[tuple[str, int]]:
 
 
 @pytest.mark.timeout(300)
-def test_an_official_client_gets_the_order_that_it_gets_of_the_real_proxy(
-    ascending_servers: Addresses,
-) -> None:
-    theirs = by_official_client(ascending_servers.theirs)
-    assert by_official_client(ascending_servers.ours) == theirs
+def test_an_official_client_gets_the_order_that_it_gets_of_the_real_proxy(both: Both) -> None:
+    theirs, ours = (by_official_client(side.address) for side in both)
+    assert ours == theirs
     assert theirs == [("3", 3), ("5", 7), ("1", 2), ("4", 2), ("2", 1), ("0", 0)]
 
 
@@ -181,10 +190,7 @@ def most_urgent(address: str) -> dict[str, int]:
     client = Client(address, "c")
     found = {}
     with TelemetryClient(address, "c", consumer_settings("always", LOOKED_AT)):
-        deadline = time.monotonic() + 60
-        while client.send(LOOKED_AT, b"first", message_type=PRIORITY, priority=0).status.code != pb.OK:
-            assert time.monotonic() < deadline
-            time.sleep(0.5)
+        first_sent(client, LOOKED_AT, 0)
         for priority in [*range(QUEUES)] * (RECEIVES + 1):
             assert client.send(LOOKED_AT, b"x", message_type=PRIORITY, priority=priority).status.code == pb.OK
     for group in FACTORS:
@@ -199,10 +205,10 @@ def most_urgent(address: str) -> dict[str, int]:
 
 
 @pytest.mark.timeout(300)
-def test_a_groups_factor_says_how_many_receives_look_by_priority(ascending_servers: Addresses) -> None:
+def test_a_groups_factor_says_how_many_receives_look_by_priority(both: Both) -> None:
     """The others begin at any of four queues: of 200, 125 of `often` and 50 of `never` give the most urgent, on average, with
     a standard deviation of 7."""
-    theirs, ours = most_urgent(ascending_servers.theirs), most_urgent(ascending_servers.ours)
+    theirs, ours = (most_urgent(side.address) for side in both)
     assert ours["always"] == RECEIVES
     assert theirs["always"] > 0.9 * RECEIVES, "a pop passes over a queue that the pop before still has locked"
     for side in (theirs, ours):

@@ -5,7 +5,6 @@ What differs on purpose stands here with both answers, and in docs/differences.m
 
 from __future__ import annotations
 
-import contextlib
 import os
 import subprocess
 from collections.abc import Callable, Iterator
@@ -17,13 +16,14 @@ import pytest
 
 from broker_gateway.deferred.halves import HALF_TOPIC, OP_TOPIC
 from broker_gateway.deferred.put_off import DELIVER_MS, OUT_MS, RECALL_KEY, TIMER_TOPIC, out_ms
-from lakebroker_testing.gateway import ROOT, Gateway, command
+from lakebroker_testing.gateway import Gateway
 from lakebroker_testing.real_rocketmq import RocketMQ
 from store.errors import RecordError
 from store.log.record import PROPERTY_CRC32, Record, decode_record
 from tests.support.rocketmq.foreign_clients import PUT_OFF
 from tests.support.rocketmq.put_off_calls import (
     DELAYED,
+    OPTIONS,
     PAID,
     TOPICS,
     Server,
@@ -32,16 +32,9 @@ from tests.support.rocketmq.put_off_calls import (
     transactions,
     wrong_input,
 )
+from tests.support.rocketmq.requests import create
 
 pytestmark = pytest.mark.timeout(600)
-OPTIONS = {
-    "recallMessageEnable": "true",
-    "transactionTimeOut": "2000",
-    "transactionCheckInterval": "2000",
-    "transactionOpBatchInterval": "100",
-    "mappedFileSizeCommitLog": str(1 << 24),
-}
-"""With its own interval, a real broker asks again before it has written that a half is done with."""
 Found = dict[str, Any]
 LANGUAGES = sorted(PUT_OFF)
 ALL_TOPICS = {
@@ -51,24 +44,16 @@ ALL_TOPICS = {
 }
 
 
-@contextlib.contextmanager
-def servers(folder: Path) -> Iterator[dict[str, RocketMQ | Gateway]]:
-    """The real one and ours, with the same topics."""
-    groups = [f"{topic}-readers" for topic in ALL_TOPICS]
-    peer = RocketMQ(folder / "peer", ALL_TOPICS, groups, **OPTIONS)
-    gateway = Gateway(folder / "gateway", patient=True, lakeAutoCreateTopics="false", **OPTIONS)
-    with peer, gateway:
-        for name, (queues, kind) in ALL_TOPICS.items():
-            made = ["topic", "create", name, "--queues", str(queues), "--type", kind]
-            done = command(*made, "--gateway", gateway.address)
-            subprocess.run(done, cwd=ROOT, check=True, capture_output=True)
-        yield {"theirs": peer, "ours": gateway}
-
-
 @pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, RocketMQ | Gateway]]:
-    with servers(tmp_path_factory.mktemp("put-off")) as running:
-        yield running
+def running(
+    tmp_path_factory: pytest.TempPathFactory, rocketmq: RocketMQ
+) -> Iterator[dict[str, RocketMQ | Gateway]]:
+    """The real one and ours, with the same topics."""
+    create(rocketmq.broker_address, ALL_TOPICS, {f"{topic}-readers": {} for topic in ALL_TOPICS})
+    folder, options = tmp_path_factory.mktemp("put-off"), {"lakeAutoCreateTopics": "false", **OPTIONS}
+    with Gateway(folder, patient=True, **options) as gateway:
+        create(f"127.0.0.1:{gateway.remoting_port}", ALL_TOPICS)
+        yield {"theirs": rocketmq, "ours": gateway}
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,11 +17,13 @@ from broker_gateway.protocol.body.tables import TopicList
 from broker_gateway.protocol.body.topic_config import DataVersion
 from broker_gateway.protocol.codes import RequestCode, ResponseCode
 from broker_gateway.protocol.command import Command
-from lakebroker_testing.gateway import ROOT, Gateway, NameServer, command
+from lakebroker_testing.gateway import Gateway, NameServer
 from lakebroker_testing.real_rocketmq import RocketMQ, free_ports
-from tests.interop.test_nameserver import has_route, invoke, wait_until
 from tests.suite.evidence import LONG
 from tests.support.machines.partition import Partition
+from tests.support.rocketmq.mqadmin import MqAdmin
+from tests.support.rocketmq.requests import create, invoke
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -33,7 +34,7 @@ def peer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RocketMQ]:
     with RocketMQ(
         tmp_path_factory.mktemp("peer"), {"theirs": (4, "NORMAL")}, proxy=False, heap="512m"
     ) as peer:
-        wait_until(lambda: has_route(peer.name_server, "theirs"))
+        wait_until(lambda: "broker-a" in queues(peer.name_server, "theirs"))
         yield peer
 
 
@@ -41,13 +42,9 @@ def gateway(folder: Path, name_servers: str, name: str = "lake", **options: str)
     return Gateway(folder / name, brokerName=name, namesrvAddr=name_servers, listenPort="0", **options)
 
 
-def create(gateway: Gateway, topic: str, queues: int) -> None:
-    subprocess.run(
-        command("topic", "create", topic, "--queues", str(queues), "--gateway", gateway.address),
-        cwd=ROOT,
-        capture_output=True,
-        check=True,
-    )
+def topic(gateway: Gateway, name: str, queues: int) -> None:
+    """Makes it, or changes it."""
+    create(f"127.0.0.1:{gateway.remoting_port}", {name: (queues, "NORMAL")})
 
 
 def queues(name_server: str, topic: str) -> dict[str, QueueData]:
@@ -70,7 +67,7 @@ def is_registered(name_server: str, name: str = "lake") -> bool:
     return name in brokers(name_server)
 
 
-def test_a_broker_as_a_real_one(peer: RocketMQ, tmp_path: Path) -> None:
+def test_a_broker_as_a_real_one(peer: RocketMQ, mqadmin: MqAdmin, tmp_path: Path) -> None:
     """System topics have the queues and permissions of the real broker's; both stand in `mqadmin clusterList`."""
     with gateway(
         tmp_path, peer.name_server, autoCreateTopicEnable="false", lakeAutoCreateTopics="false"
@@ -79,38 +76,40 @@ def test_a_broker_as_a_real_one(peer: RocketMQ, tmp_path: Path) -> None:
         assert brokers(peer.name_server)["lake"] == f"127.0.0.1:{ours.remoting_port}"
         listed = invoke(peer.name_server, Command(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER))
         compared = 0
-        for topic in TopicList.decode(listed.body).topic_list:
-            at = queues(peer.name_server, topic)
-            if "broker-a" in topic:
-                at |= queues(peer.name_server, topic.replace("broker-a", "lake"))
-            if topic in ("theirs",) or "lake" in topic:
+        for each in TopicList.decode(listed.body).topic_list:
+            at = queues(peer.name_server, each)
+            if "broker-a" in each:
+                at |= queues(peer.name_server, each.replace("broker-a", "lake"))
+            if each in ("theirs",) or "lake" in each:
                 continue
-            assert {"lake", "broker-a"} <= at.keys(), topic
+            assert {"lake", "broker-a"} <= at.keys(), each
             mine, theirs = at["lake"], at["broker-a"]
             assert (mine.read_queue_nums, mine.write_queue_nums, mine.perm) == (
                 theirs.read_queue_nums,
                 theirs.write_queue_nums,
                 theirs.perm,
-            ), topic
+            ), each
             compared += 1
         assert compared >= 13
-        rows = [line.split()[:4] for line in peer.mqadmin("clusterList").splitlines()]
+        rows = [line.split()[:4] for line in mqadmin.run(peer.name_server, "clusterList").splitlines()]
         assert ["DefaultCluster", "lake", "0", f"127.0.0.1:{ours.remoting_port}"] in rows
 
 
-def test_topics_are_seen_as_they_change_and_go_with_the_broker(peer: RocketMQ, tmp_path: Path) -> None:
+def test_topics_are_seen_as_they_change_and_go_with_the_broker(
+    peer: RocketMQ, mqadmin: MqAdmin, tmp_path: Path
+) -> None:
     with gateway(tmp_path, peer.name_server) as ours:
         assert queues(peer.name_server, "orders") == {}
-        create(ours, "orders", 3)
+        topic(ours, "orders", 3)
         wait_until(lambda: "lake" in queues(peer.name_server, "orders"))
         assert queues(peer.name_server, "orders")["lake"].read_queue_nums == 3
-        create(ours, "orders", 5)
+        topic(ours, "orders", 5)
         wait_until(lambda: queues(peer.name_server, "orders")["lake"].write_queue_nums == 5)
-        assert '"brokerName":"lake"' in peer.mqadmin("topicRoute", "-t", "orders")
+        assert '"brokerName":"lake"' in mqadmin.run(peer.name_server, "topicRoute", "-t", "orders")
         assert queues(peer.name_server, "TBW102")["lake"].perm == 7
         ours.kill()
-        # without a goodbye the route is gone when the connection is, long before 120 s are over
-        wait_until(lambda: not is_registered(peer.name_server), seconds=30)
+        # without a goodbye the route is gone when the connection is, before 120 s are over
+        wait_until(lambda: not is_registered(peer.name_server), limit_s=110)
         ours.start()
         wait_until(lambda: queues(peer.name_server, "orders").keys() == {"lake"})
         assert ours.terminate() == 0
@@ -136,7 +135,7 @@ def test_ways_to_register(peer: RocketMQ, tmp_path: Path, options: dict[str, str
     ) as ours:
         wait_until(lambda: "lake" in queues(peer.name_server, "rmq_sys_wheel_timer"))
         assert queues(peer.name_server, "BenchmarkTest")["lake"].read_queue_nums == 1024
-        create(ours, "added", 2)
+        topic(ours, "added", 2)
         wait_until(lambda: "lake" in queues(peer.name_server, "added"))
         assert queues(peer.name_server, "added")["lake"] == QueueData("lake", 2, 2, 6)
         assert "lake" in queues(peer.name_server, "rmq_sys_wheel_timer")
@@ -145,7 +144,7 @@ def test_ways_to_register(peer: RocketMQ, tmp_path: Path, options: dict[str, str
 
 def test_the_brokers_permission_limits_every_topic(peer: RocketMQ, tmp_path: Path) -> None:
     with gateway(tmp_path, peer.name_server, brokerPermission="4") as ours:
-        create(ours, "limited", 2)
+        topic(ours, "limited", 2)
         wait_until(lambda: "lake" in queues(peer.name_server, "limited"))
         assert queues(peer.name_server, "limited")["lake"].perm == 4
         assert queues(peer.name_server, "TBW102")["lake"].perm == 4
@@ -161,17 +160,17 @@ def test_one_of_two_name_servers_is_down(peer: RocketMQ, tmp_path: Path) -> None
         wait_until(lambda: is_registered(peer.name_server))
         wait_until(lambda: "does not take the registration" in ours.log.read_text())
         with NameServer(tmp_path / "late", listenPort=str(port)) as late:
-            wait_until(lambda: is_registered(down), seconds=30)
+            wait_until(lambda: is_registered(down))
             assert late.terminate() == 0
             late.start()
-            wait_until(lambda: is_registered(down), seconds=30)
+            wait_until(lambda: is_registered(down))
             log = ours.log.read_text()
             assert log.count("does not take the registration") <= 2, "once for each time it went down"
             assert ours.terminate() == 0
             assert not is_registered(down)
 
 
-def test_topics_that_the_name_server_orders(peer: RocketMQ, tmp_path: Path) -> None:
+def test_topics_that_the_name_server_orders(peer: RocketMQ, mqadmin: MqAdmin, tmp_path: Path) -> None:
     """The list comes with the answer to a registration; it makes a new data version, which is registered."""
 
     def version() -> DataVersion:
@@ -187,11 +186,12 @@ def test_topics_that_the_name_server_orders(peer: RocketMQ, tmp_path: Path) -> N
         return DataVersion.decode(answer.body)
 
     with gateway(tmp_path, peer.name_server, registerNameServerPeriod="1") as ours:
-        create(ours, "sequence", 2)
-        create(ours, "other", 2)
+        topic(ours, "sequence", 2)
+        topic(ours, "other", 2)
         wait_until(lambda: "lake" in queues(peer.name_server, "other"))
         before = version()
-        peer.mqadmin("updateKvConfig", "-s", "ORDER_TOPIC_CONFIG", "-k", "sequence", "-v", "lake:2")
+        ordered = ("-s", "ORDER_TOPIC_CONFIG", "-k", "sequence", "-v", "lake:2")
+        mqadmin.run(peer.name_server, "updateKvConfig", *ordered)
         wait_until(lambda: "topics are ordered" in ours.log.read_text())
         assert "topics=['sequence']" in ours.log.read_text()
         wait_until(lambda: version().counter == before.counter + 1)
@@ -220,7 +220,7 @@ def test_a_broker_that_hangs_expires_and_comes_back(
         assert ours.process is not None
         os.kill(ours.process.pid, signal.SIGSTOP)
         try:
-            wait_until(lambda: not is_registered(peer.name_server), seconds=200)
+            wait_until(lambda: not is_registered(peer.name_server))
         finally:
             os.kill(ours.process.pid, signal.SIGCONT)
         wait_until(lambda: is_registered(peer.name_server))
@@ -249,10 +249,10 @@ def test_a_broker_whose_packets_are_lost_expires_and_comes_back(
         wait_until(lambda: is_registered(peer.name_server))
         assert brokers(peer.name_server)["lake"] == f"{link.guest}:{ours.remoting_port}"
         link.cut()
-        wait_until(lambda: not is_registered(peer.name_server), seconds=200)
+        wait_until(lambda: not is_registered(peer.name_server))
         assert ours.process is not None
         assert ours.process.poll() is None
         link.mend()
-        wait_until(lambda: is_registered(peer.name_server), seconds=90)
+        wait_until(lambda: is_registered(peer.name_server))
         assert ours.terminate() == 0
-        wait_until(lambda: not is_registered(peer.name_server), seconds=5)
+        wait_until(lambda: not is_registered(peer.name_server))

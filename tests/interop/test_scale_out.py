@@ -1,13 +1,14 @@
 """Brokers, a Spark cluster and its driver, each on a host of its own; what they share is an object store.
 
-No host sees another's files: neither a broker's store nor the driver's token and scratch are there for a worker.
+No host sees another's files: neither a broker's store nor the driver's token and scratch are there for a worker. In short, each of
+these is shown elsewhere: such hosts by test_spark_submit.py, fair shares and brokers that fall silent by
+tests/integration/test_several_brokers.py, a worker that is killed by tests/integration/spark/test_cluster.py.
 """
 
 from __future__ import annotations
 
 import signal
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -17,16 +18,17 @@ from deltalake import DeltaTable
 
 from lakebroker_testing.gateway import ROOT, Gateway, Reput, command
 from store.log_reader import LogReader
+from tests.suite.evidence import LONG
 from tests.support.lakes.checks import assert_exact, rows
 from tests.support.logs.written import written
 from tests.support.machines.hosts import Host, Hosts
 from tests.support.machines.object_store import BUCKET, object_store
 from tests.support.spark.cluster import Cluster, Place
+from tests.support.waiting import wait_until
 
 BATCH = 2 << 20
 RECORDS, BODY = 8000, 4000
 PORT = 8081
-PATIENCE_S = 200.0
 LAKE = f"s3://{BUCKET}/lake"
 BROKERS = ("broker-a", "broker-b", "broker-c")
 
@@ -54,11 +56,14 @@ def committed() -> Batches:
 
 def wait_for(reached: Callable[[Batches], bool], reput: Reput, what: str) -> Batches:
     """The batches, once they are as they should become."""
-    until = time.monotonic() + PATIENCE_S
-    while not reached(batches := committed()):
+    batches: Batches = []
+
+    def there() -> bool:
+        batches[:] = committed()
         reput.batches()  # raises when it ended
-        assert time.monotonic() < until, f"{what}: {batches[-5:]}\n{reput.log.read_text()[-5000:]}"
-        time.sleep(0.2)
+        return reached(batches)
+
+    wait_until(there, lambda: f"{what}: {batches[-5:]}\n{reput.log.read_text()[-5000:]}\nthat")
     return batches
 
 
@@ -95,6 +100,7 @@ def place(host: Host) -> Place:
     return Place(host.address, host.wrapper, host.folder)
 
 
+@LONG
 @pytest.mark.timeout(900)
 def test_hosts_that_share_nothing_but_the_lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Hosts(tmp_path) as hosts:

@@ -1,4 +1,7 @@
-"""A sidecar beside the real RocketMQ 5.5.0: under load, killed, rolling and deleting; the lake is that of the log."""
+"""A sidecar beside the real RocketMQ 5.5.0: under load, killed, rolling and deleting; the lake is that of the log.
+
+Without Spark, which reads a sidecar in test_sidecar_hosts.py.
+"""
 
 from __future__ import annotations
 
@@ -6,27 +9,25 @@ import json
 import os
 import subprocess
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
 
+from broker_gateway.protocol.codes import RequestCode
 from lakebroker_testing.gateway import ROOT, command
 from lakebroker_testing.real_rocketmq import RocketMQ
 from store.log_reader import LogReader
-from structured_streaming.lake import create_tables
-from structured_streaming.reput_options import ReputOptions
-from structured_streaming.reput_query import start_reput
+from structured_streaming.embedded.engine import EmbeddedEngine
+from structured_streaming.embedded.limits import Limits
 from structured_streaming.source.access import Access
 from structured_streaming.source.remote import BrokerLog
-from structured_streaming.sql import register
 from structured_streaming.tables import DATA_TABLES
 from tests.support.brokers.sidecar import Sidecar
 from tests.support.lakes.checks import assert_exact, rows
 from tests.support.lakes.sidecar import SidecarLake
-from tests.support.spark.reput_runs import to_the_end
+from tests.support.rocketmq.requests import done
+from tests.support.waiting import wait_until
 
 COUNT, DEAD = 5_000, 40
 SEGMENT = 1 << 19
@@ -64,7 +65,7 @@ class Load:
 
 
 @pytest.mark.timeout(2400)
-def test_the_lake_of_a_real_broker_that_goes_on(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_lake_of_a_real_broker_that_goes_on(tmp_path: Path) -> None:
     broker = RocketMQ(
         tmp_path / "peer",
         {"load": (8, "NORMAL")},
@@ -106,13 +107,10 @@ def test_the_lake_of_a_real_broker_that_goes_on(spark: SparkSession, tmp_path: P
         sent = [key for row in messages if row["topic"] == "load" for key in row["keys"]]
         assert set(sent) == {f"k{number}" for number in range(COUNT)}
         assert_dead_letters(messages)
-        register(spark, str(lake))
-        assert_dead_letters_in_sql(spark, messages)
+        assert_dead_letters_in_sql(lake, messages)
 
         rebuilt = tmp_path / "rebuilt"
-        create_tables(str(rebuilt))
-        options = ReputOptions(str(rebuilt), brokers=sidecar.address, once=True)
-        to_the_end(lambda: start_reput(spark, options))
+        SidecarLake(rebuilt, sidecar.address).reach(end)
         for table in DATA_TABLES:
             assert in_order(rebuilt, table) == in_order(lake, table), table.name
 
@@ -148,19 +146,20 @@ def assert_dead_letters(messages: list[dict[str, Any]]) -> None:
     }
 
 
-def assert_dead_letters_in_sql(spark: SparkSession, messages: list[dict[str, Any]]) -> None:
+def assert_dead_letters_in_sql(lake: Path, messages: list[dict[str, Any]]) -> None:
     """The view has all of them, each with the message it was."""
     sent = {row["physical_offset"]: row for row in messages if row["topic"] == "load"}
-    found = spark.sql("SELECT * FROM dead_letters").collect()
+    with EmbeddedEngine.open(str(lake), Limits(memory_bytes=256 << 20, seconds=0)) as engine:
+        found = engine.query("SELECT * FROM dead_letters").read_all().to_pylist()
     assert len(found) == sum(row["topic"] == "%DLQ%readers" for row in messages)
-    assert {key for row in found for key in row.keys} == {f"k{number}" for number in range(DEAD)}
+    assert {key for row in found for key in row["keys"]} == {f"k{number}" for number in range(DEAD)}
     for row in found:
-        assert (row.consumer_group, row.topic) == ("readers", "load")
-        assert (row.queue_id, row.queue_offset, row.reason) == (None, None, None)
-        assert row.attempts >= 1
-        if row.origin_message_id != row.message_id:
-            before = sent[int(row.origin_message_id[-16:], 16)]
-            assert (before["keys"], before["message_id"]) == (row.keys, row.message_id)
+        assert (row["consumer_group"], row["topic"]) == ("readers", "load")
+        assert (row["queue_id"], row["queue_offset"], row["reason"]) == (None, None, None)
+        assert row["attempts"] >= 1
+        if row["origin_message_id"] != row["message_id"]:
+            before = sent[int(row["origin_message_id"][-16:], 16)]
+            assert (before["keys"], before["message_id"]) == (row["keys"], row["message_id"])
 
 
 def in_order(lake: Path, table: Any) -> list[dict[str, Any]]:
@@ -173,9 +172,10 @@ def delete_oldest(broker: RocketMQ) -> int:
     folder, count = broker.store / "commitlog", 3
     for path in sorted(folder.iterdir())[:count]:
         os.utime(path, (0, 0))
-    broker.mqadmin("deleteExpiredCommitLog", "-b", f"127.0.0.1:{broker.broker_port}")
-    until = time.monotonic() + 120
-    while (begin := int(min(path.name for path in folder.iterdir()))) < count * SEGMENT:
-        assert time.monotonic() < until, f"the log begins at {begin}"
-        time.sleep(0.2)
-    return begin
+    done(broker.broker_address, RequestCode.DELETE_EXPIRED_COMMITLOG)
+
+    def begin() -> int:
+        return int(min(path.name for path in folder.iterdir()))
+
+    wait_until(lambda: begin() >= count * SEGMENT, lambda: f"the log begins at {begin()}: its end")
+    return begin()

@@ -1,12 +1,12 @@
-"""A store goes from us to the real broker 5.5.0 and back: each starts on it at once and serves what was not settled."""
+"""A store goes from us to the real broker 5.5.0 and back: each starts on it at once and serves what was not settled.
+
+Ours runs by a clock of the test (`exchange.py`), except where a process of it has to be killed.
+"""
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
-import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
@@ -16,176 +16,74 @@ from broker_gateway.metadata.data_version import DataVersion, parse_data_version
 from broker_gateway.migration.rocketmq_files import quoted_keys
 from broker_gateway.protocol import java_json
 from broker_gateway.protocol.codes import RequestCode
-from broker_gateway.protocol.command import Command
-from broker_gateway.transport.remoting.client import RemotingClient
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
-from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
-from lakebroker_testing.client import OPTIONS, Client
-from lakebroker_testing.gateway import ROOT, Gateway, command
-from lakebroker_testing.messages import message
-from lakebroker_testing.official_client import OfficialClient, OfficialClientError, just_started
+from lakebroker_testing.clock import ManualClock
+from lakebroker_testing.gateway import Gateway
+from lakebroker_testing.messages import message, send_request
+from lakebroker_testing.official_client import OfficialClient, when_started
 from lakebroker_testing.real_rocketmq import RocketMQ
 from tests.suite.evidence import LONG
+from tests.support.rocketmq.exchange import SEGMENT, left, ours, run, take, theirs, written_offsets
+from tests.support.rocketmq.receiving import receive_all
+from tests.support.rocketmq.requests import done
+from tests.support.waiting import wait_until
 
-SEGMENT = 1 << 20
 COUNT = 300
+ENDS = pytest.mark.parametrize("end", [pytest.param("stopped", marks=LONG), "killed"])
 
 
-def receive_all(official: OfficialClient, count: int, seconds: float = 60) -> list[str]:
-    """Ids of messages, each acknowledged, until `count` are there and a little longer."""
-    found: list[str] = []
-    deadline = time.monotonic() + seconds
-    quiet = 0
-    while time.monotonic() < deadline and (len(found) < count or quiet < 2):
-        try:
-            messages = official.call("receive", max=32, invisible_s=30)["messages"]
-        except OfficialClientError as error:
-            if not just_started(error):
-                raise
-            time.sleep(0.5)
-            continue
-        quiet = 0 if messages else quiet + 1
-        if messages:
-            assert official.call("ack", ids=[m["id"] for m in messages])["errors"] == {}
-            found += [m["id"] for m in messages]
-    return found
+def ids_of(messages: list[pb.Message]) -> list[str]:
+    return [each.system_properties.message_id for each in messages]
 
 
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize("end", ["stopped", "killed"])
+@pytest.mark.timeout(400)
+@ENDS
 def test_the_real_broker_goes_on_with_our_store_and_we_with_its(tmp_path: Path, end: str) -> None:
-    options = {**OPTIONS, "mappedFileSizeCommitLog": str(SEGMENT), "brokerName": "broker-a"}
-    with Gateway(tmp_path / "gateway", **options) as gateway:
-        client = Client(gateway.address)
+    a_minute_before = ManualClock(ManualClock().now_ms - 60_000)
+    with ours(tmp_path / "ours", a_minute_before) as broker:
         ids = []
         for number in range(COUNT):
             one = message("orders", b"%d " % number * 10_000, queue_id=number % 8)
             one.system_properties.tag = "even" if number % 2 == 0 else "odd"
-            answer = client.call("SendMessage", rpc.SendMessageRequest(messages=[one]))
+            answer = broker.call("SendMessage", send_request(one))
             assert answer.status.code == pb.OK
             ids.append(answer.entries[0].message_id)
-        held = client.receive("orders", "readers", batch=8, invisible_ms=60_000)[1]
+        held = broker.receive("orders", "readers", batch=8, invisible_ms=30_000)[1]
         assert len(held) == 8
         settled: set[str] = set()
         while len(settled) < 120:
-            messages = client.receive("orders", "readers", invisible_ms=600_000)[1]
-            assert client.ack("orders", "readers", *messages).status.code == pb.OK
-            settled |= {m.system_properties.message_id for m in messages}
-        client.channel.close()
-        if end == "stopped":
-            assert gateway.terminate() == 0
-        else:
-            time.sleep(1)  # more than flushIntervalCommitLog
-            gateway.kill()
-        store = gateway.store
+            messages = broker.receive("orders", "readers", invisible_ms=600_000)[1]
+            assert broker.ack("orders", "readers", *messages).status.code == pb.OK
+            settled |= set(ids_of(messages))
+        broker.advance(1.0)  # more than flushIntervalCommitLog
+        store = left(broker, end, tmp_path / "killed")
     assert len(list((store / "commitlog").iterdir())) > 10
-    done = subprocess.run(
-        command("store", "rebuild", str(store)), cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert "topics.json" in done.stdout
-    peer = RocketMQ(
-        tmp_path / "peer",
-        {},
-        storePathRootDir=str(store),
-        storePathCommitLog=str(store / "commitlog"),
-        mappedFileSizeCommitLog=str(SEGMENT),
-    )
-    with peer, OfficialClient() as official:
+    run("store", "rebuild", str(store))
+    assert (store / "config" / "topics.json").exists()
+    with theirs(tmp_path / "peer", store) as peer, OfficialClient() as official:
         official.call("simple", endpoints=peer.address, group="readers", topics={"orders": "*"}, await_s=3)
         # those held too, nothing settled behind them
-        found = receive_all(official, COUNT - len(settled), 120)
+        found = receive_all(official, COUNT - len(settled))
         assert sorted(found) == sorted(set(ids) - settled)
         official.call("producer", endpoints=peer.address, topics=["orders"])
         sent = [official.call("send", topic="orders", bodies=[f"after {n}"], tag="a") for n in range(3)]
         new = [each for answer in sent for each in answer["ids"]]
         assert sorted(receive_all(official, 3)) == sorted(new)
-        left = official.call("send", topic="orders", bodies=["left"], tag="a")["ids"]
+        last = official.call("send", topic="orders", bodies=["left"], tag="a")["ids"]
         if end == "stopped":
             peer.terminate()
         else:
-            time.sleep(6)  # more than flushConsumerOffsetInterval
+            written_offsets(peer, "orders", "readers", COUNT + 3)
             peer.kill()
-    done = subprocess.run(
-        command("store", "import", str(store), "--json"),
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["groups"] > 0
-    with Gateway(tmp_path / "again", **options, storePathRootDir=str(store)) as gateway:
-        client = Client(gateway.address)
-        assert [m.system_properties.message_id for m in take(client, "readers")] == left
+    assert run("store", "import", str(store))["groups"] > 0
+    with ours(tmp_path / "again", storePathRootDir=str(store)) as broker:
+        assert ids_of(take(broker, "orders", "readers")) == last
         one = message("orders", b"ours again", queue_id=0)
-        answer = client.call("SendMessage", rpc.SendMessageRequest(messages=[one]))
-        assert answer.status.code == pb.OK
-        assert [m.body for m in take(client, "readers")] == [b"ours again"]
-        every = {m.system_properties.message_id for m in take(client, "late")}
-        assert every == {*ids, *new, *left, one.system_properties.message_id}
-        client.channel.close()
-        assert gateway.terminate() == 0
-    done = subprocess.run(command("store", "verify", str(store)), cwd=ROOT, capture_output=True, check=False)
-    assert done.returncode == 0, done.stderr
-
-
-def take(client: Client, group: str) -> list[pb.Message]:
-    """Everything there is for the group, acknowledged."""
-    found: list[pb.Message] = []
-    while messages := client.receive("orders", group, invisible_ms=60_000)[1]:
-        assert client.ack("orders", group, *messages).status.code == pb.OK
-        found += messages
-    return found
-
-
-def run(*arguments: str) -> dict[str, Any]:
-    """What a command prints as JSON."""
-    done = subprocess.run(
-        command(*arguments, "--json"), cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    answer: dict[str, Any] = json.loads(done.stdout)
-    return answer
-
-
-def real_send(official: OfficialClient, body: str) -> str:
-    """The id of a message sent, also when the name server has just begun to know the broker."""
-    deadline = time.monotonic() + 60
-    while True:
-        try:
-            sent: list[str] = official.call("send", topic="orders", bodies=[body], tag="a")["ids"]
-            return sent[0]
-        except OfficialClientError as error:
-            if not just_started(error) or time.monotonic() > deadline:
-                raise
-            time.sleep(0.5)
-
-
-def real_receive(official: OfficialClient, count: int, invisible_s: int) -> list[dict[str, Any]]:
-    """So many messages from the real broker, none acknowledged."""
-    found: list[dict[str, Any]] = []
-    deadline = time.monotonic() + 60
-    while len(found) < count:
-        assert time.monotonic() < deadline, f"{len(found)} of {count} messages came"
-        try:
-            found += official.call("receive", max=min(8, count - len(found)), invisible_s=invisible_s)[
-                "messages"
-            ]
-        except OfficialClientError as error:
-            if not just_started(error):
-                raise
-            time.sleep(0.5)
-    return found
-
-
-def drain(client: Client, group: str, count: int, seconds: float = 90) -> list[pb.Message]:
-    """`count` messages and what comes for a little longer, each acknowledged."""
-    found: list[pb.Message] = []
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline and len(found) < count:
-        found += take(client, group)
-    return found + take(client, group)
+        assert broker.call("SendMessage", send_request(one)).status.code == pb.OK
+        assert [each.body for each in take(broker, "orders", "readers")] == [b"ours again"]
+        every = set(ids_of(take(broker, "orders", "late")))
+        assert every == {*ids, *new, *last, one.system_properties.message_id}
+    run("store", "verify", str(store))
 
 
 def versions(store: Path) -> dict[str, DataVersion]:
@@ -197,35 +95,52 @@ def versions(store: Path) -> dict[str, DataVersion]:
     }
 
 
-def ids_of(messages: list[dict[str, Any]]) -> set[str]:
-    return {message["id"] for message in messages}
+def real_receive(official: OfficialClient, count: int, invisible_s: int) -> list[str]:
+    """Ids of so many messages from the real broker, none acknowledged."""
+    found: list[str] = []
+
+    def all_there() -> bool:
+        most = min(8, count - len(found))
+        answer = when_started(official, "receive", max=most, invisible_s=invisible_s)
+        found.extend(each["id"] for each in answer["messages"])
+        return len(found) == count
+
+    wait_until(all_there)
+    return found
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("end", [pytest.param("stopped", marks=LONG), "killed"])
+@ENDS
 def test_what_pop_consumers_hold_goes_there_and_back(tmp_path: Path, end: str) -> None:
     peer = RocketMQ(
         tmp_path / "peer",
         {"orders": (2, "NORMAL")},
         ["readers"],
+        heap="1g",
         mappedFileSizeCommitLog=str(SEGMENT),
+        flushConsumerOffsetInterval="500",
     )
     with peer, OfficialClient() as official:
         official.call("producer", endpoints=peer.address, topics=["orders"])
-        sent = [real_send(official, f"{number}") for number in range(60)]
+        sent = [
+            each
+            for number in range(60)
+            for each in when_started(official, "send", topic="orders", bodies=[f"{number}"], tag="a")["ids"]
+        ]
         official.call("simple", endpoints=peer.address, group="readers", topics={"orders": "*"}, await_s=3)
         expired = real_receive(official, 6, 10)
-        held = real_receive(official, 8, 40)
+        held = real_receive(official, 8, 25)
         popped = real_receive(official, 24, 900)
         acked, nacked, kept = popped[:16], popped[16:20], popped[20:]
-        assert official.call("ack", ids=[each["id"] for each in acked])["errors"] == {}
+        assert official.call("ack", ids=acked)["errors"] == {}
         for each in nacked:
-            official.call("invisible", id=each["id"], seconds=10)
+            official.call("invisible", id=each, seconds=10)
         for each in kept[:2]:
-            official.call("invisible", id=each["id"], seconds=1200)
+            official.call("invisible", id=each, seconds=1200)
         official.call("stop")
-        # more than flushConsumerOffsetInterval, and until the expired ones are in the retry topic
-        time.sleep(18)
+        retried = {"topic": "%RETRY%readers_orders", "queueId": "0"}
+        wait_until(lambda: offset(peer, **retried) >= len(expired) + len(nacked))
+        written_offsets(peer, "orders", "readers", len(expired) + len(held) + len(popped))
         if end == "stopped":
             peer.terminate()
         else:
@@ -234,49 +149,36 @@ def test_what_pop_consumers_hold_goes_there_and_back(tmp_path: Path, end: str) -
     before = versions(store)
     taken = run("store", "import", str(store))
     assert taken["in_flight"] >= len(kept)
-    options = {**OPTIONS, "brokerName": "broker-a", "storePathRootDir": str(store)}
-    left = set(sent) - ids_of(acked) - ids_of(kept)
-    with Gateway(tmp_path / "gateway", **options) as gateway:
-        client = Client(gateway.address)
-        found = drain(client, "readers", len(left))
-        assert sorted(m.system_properties.message_id for m in found) == sorted(left)
+    due = set(sent) - {*acked, *kept}
+    with ours(tmp_path / "ours", storePathRootDir=str(store)) as broker:
+        found = take(broker, "orders", "readers")
+        broker.advance(26.0)  # what was held is due by then
+        found += take(broker, "orders", "readers")
+        assert sorted(ids_of(found)) == sorted(due)
         attempts = {m.system_properties.message_id: m.system_properties.delivery_attempt for m in found}
-        again = ids_of(expired) | ids_of(nacked) | ids_of(held)
+        again = {*expired, *nacked, *held}
         assert {each for each, attempt in attempts.items() if attempt == 2} == again
-        assert {each for each, attempt in attempts.items() if attempt == 1} == left - again
+        assert {each for each, attempt in attempts.items() if attempt == 1} == due - again
         assert {m.topic.name for m in found} == {"orders"}
-        answers = [client.send("orders", b"%d" % number, queue_id=number % 2) for number in range(12)]
+        answers = [broker.send("orders", b"%d" % number, queue_id=number % 2) for number in range(12)]
         more = [answer.entries[0].message_id for answer in answers]
-        ours = client.receive("orders", "readers", batch=8, invisible_ms=15_000)[1]
-        settled = ours[::2]
-        assert client.ack("orders", "readers", *settled).status.code == pb.OK
-        client.channel.close()
-        if end == "stopped":
-            assert gateway.terminate() == 0
-        else:
-            time.sleep(1)  # more than flushIntervalCommitLog
-            gateway.kill()
+        received = broker.receive("orders", "readers", batch=8, invisible_ms=2000)[1]
+        settled = received[::2]
+        assert broker.ack("orders", "readers", *settled).status.code == pb.OK
+        broker.advance(1.0)  # more than flushIntervalCommitLog
+        store = left(broker, end, tmp_path / "killed")
     run("store", "rebuild", str(store))
     after = versions(store)
     assert all(after[name] > before[name] for name in before)
     run("store", "rebuild", str(store))  # once more: no check point twice
     assert all(each > after[name] for name, each in versions(store).items())
-    unsettled = set(more) - {m.system_properties.message_id for m in settled}
-    with (
-        RocketMQ(
-            tmp_path / "again",
-            {},
-            storePathRootDir=str(store),
-            storePathCommitLog=str(store / "commitlog"),
-            mappedFileSizeCommitLog=str(SEGMENT),
-        ) as peer,
-        OfficialClient() as official,
-    ):
+    unsettled = set(more) - set(ids_of(settled))
+    with theirs(tmp_path / "again", store) as peer, OfficialClient() as official:
         official.call("simple", endpoints=peer.address, group="readers", topics={"orders": "*"}, await_s=3)
-        got = receive_all(official, len(unsettled), 120)
+        got = receive_all(official, len(unsettled))
         assert len(got) == len(set(got))
         # held ones came due while no real broker ran: the stated bound
-        assert set(got) - ids_of(held) == unsettled
+        assert set(got) - set(held) == unsettled
         peer.terminate()
     assert all(each >= after[name] for name, each in versions(store).items())
     taken = run("store", "import", str(store))
@@ -284,10 +186,9 @@ def test_what_pop_consumers_hold_goes_there_and_back(tmp_path: Path, end: str) -
     assert len(kept) <= taken["in_flight"] <= len(kept) + len(held)
 
 
-def offset(port: int, **queue: str) -> str:
+def offset(peer: RocketMQ, **queue: str) -> int:
     """Behind the last message of a queue of the real broker."""
-    answer = asked(port, RequestCode.GET_MAX_OFFSET, **queue)
-    return str(answer.ext_fields["offset"])
+    return int(done(peer.broker_address, RequestCode.GET_MAX_OFFSET, **queue).ext_fields["offset"])
 
 
 @pytest.mark.timeout(300)
@@ -297,31 +198,23 @@ def test_what_a_4x_consumer_gave_back_is_received(tmp_path: Path) -> None:
         {"orders": (2, "NORMAL")},
         ["readers"],
         proxy=False,
+        heap="1g",
         mappedFileSizeCommitLog=str(SEGMENT),
     )
     with peer:
-        name_server = f"127.0.0.1:{peer.name_server_port}"
-        printed = peer.java(Path(__file__).with_name("SendBack.java"), name_server, "orders", "readers", "10")
+        program = Path(__file__).with_name("SendBack.java")
+        printed = peer.java(program, peer.name_server, "orders", "readers", "10")
         sent = [line for line in printed.splitlines() if re.fullmatch(r"[0-9A-F]{32,64}", line)]
         assert len(sent) == 10
-        deadline = time.monotonic() + 90
-        queue = {"topic": "%RETRY%readers", "queueId": "0"}
-        while int(offset(peer.broker_port, **queue)) < len(sent):  # until their delay level's 30 s are over
-            assert time.monotonic() < deadline
-            time.sleep(0.5)
+        wait_until(lambda: offset(peer, topic="%RETRY%readers", queueId="0") == len(sent))
         peer.terminate()
-    taken = run("store", "import", str(peer.store))
-    assert taken["retries_moved"] == 10
+    assert run("store", "import", str(peer.store))["retries_moved"] == 10
     assert run("store", "import", str(peer.store))["retries_moved"] == 0
-    options = {**OPTIONS, "brokerName": "broker-a", "storePathRootDir": str(peer.store)}
-    with Gateway(tmp_path / "gateway", **options) as gateway:
-        client = Client(gateway.address)
-        found = drain(client, "readers", 10)
-        assert sorted(m.system_properties.message_id for m in found) == sorted(sent)
+    with ours(tmp_path / "ours", storePathRootDir=str(peer.store)) as broker:
+        found = take(broker, "orders", "readers")
+        assert sorted(ids_of(found)) == sorted(sent)
         assert {m.system_properties.delivery_attempt for m in found} == {2}
         assert {m.topic.name for m in found} == {"orders"}
-        client.channel.close()
-        assert gateway.terminate() == 0
 
 
 EVERY_FIELD: dict[str, Any] = {
@@ -341,25 +234,9 @@ EVERY_TOPIC_FIELD: dict[str, Any] = {
 CONFIGURATION = {"topics.json": "topicConfigTable", "subscriptionGroup.json": "subscriptionGroupTable"}
 
 
-def asked(port: int, code: int, body: Any = None, **fields: str) -> Command:
-    """A broker's answer, which is no refusal."""
-
-    async def invoke() -> Command:
-        client = RemotingClient()
-        try:
-            text = b"" if body is None else java_json.dumps(body)
-            return await client.invoke(f"127.0.0.1:{port}", Command(code, fields, text), 20)
-        finally:
-            await client.close()
-
-    answer = asyncio.run(invoke())
-    assert answer.code == 0, answer.remark
-    return answer
-
-
 def ask(port: int, code: int, body: Any = None, **fields: str) -> Any:
     """The body of a broker's answer."""
-    answer = asked(port, code, body, **fields)
+    answer = done(f"127.0.0.1:{port}", code, body, **fields)
     return java_json.loads(answer.body) if answer.body else None
 
 
@@ -402,8 +279,7 @@ def test_every_field_of_topics_and_groups_goes_there_and_back(tmp_path: Path) ->
     before = rows(store)
     assert {len(each) for each in before.values()} == {2}
     run("store", "import", str(store))
-    options = {**OPTIONS, "brokerName": "broker-a", "storePathRootDir": str(store)}
-    with Gateway(tmp_path / "gateway", **options) as gateway:
+    with Gateway(tmp_path / "gateway", brokerName="broker-a", storePathRootDir=str(store)) as gateway:
         topic, group = configurations(gateway.remoting_port)
         for each in (topic, group):
             assert each.pop("ofANewerBroker") == {"on": True}

@@ -7,7 +7,6 @@ import json
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_testing.client import Client
 from lakebroker_testing.gateway import ROOT, Gateway, NameServer
 from tests.support.machines.partition import Partition
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture
@@ -107,10 +107,3 @@ def test_a_stranger_gets_nothing_of_a_route_and_takes_nothing_away(
         log = name_server.log.read_text()
         assert "a broker's request is refused" in log
         assert "list this host in the name server's lakeBrokerAddresses" in log
-
-
-def wait_until(condition: object, limit_s: float = 60.0) -> None:
-    deadline = time.monotonic() + limit_s
-    while not condition():  # type: ignore[operator]
-        assert time.monotonic() < deadline
-        time.sleep(0.1)

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -65,10 +66,15 @@ def node(program: str = "client.js") -> list[str]:
 def go(name: str, package: str = "") -> list[str]:
     """The command that runs a Go program: that of the folder `name`, or of a package in it."""
     _need("go")
-    _CACHE.mkdir(parents=True, exist_ok=True)
-    built = str(_CACHE / f"{name}-{package or 'client'}")
-    _run("go", "build", "-o", built, f"./{package}", folder=_PROGRAMS / name)
-    return [built]
+    sources = hashlib.sha256()
+    for file in sorted(each for each in (_PROGRAMS / name).rglob("*") if each.is_file()):
+        sources.update(file.read_bytes())
+    folder = _CACHE / f"{name}-{package or 'client'}"
+    program = folder / "program"
+    with filled_once(folder, sources.hexdigest()) as missing:
+        if missing:
+            _run("go", "build", "-o", str(program), f"./{package}", folder=_PROGRAMS / name)
+    return [str(program)]
 
 
 def python(program: str) -> list[str]:

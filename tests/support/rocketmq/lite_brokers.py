@@ -18,6 +18,9 @@ from lakebroker_testing.client import Client
 from lakebroker_testing.gateway import Gateway, NameServer
 from lakebroker_testing.messages import message, receive_request, send_request
 from lakebroker_testing.real_rocketmq import RocketMQ
+from store.log.record import Host
+from store.message_store import MessageStore
+from store.opening import StoreOptions
 
 TOPIC = "chat"
 GROUP = "agents"
@@ -182,3 +185,21 @@ class Consumer:
 def texts(messages: list[pb.Message]) -> list[tuple[str, str]]:
     """Lite topic and body of each."""
     return [(each.system_properties.lite_topic, each.body.decode()) for each in messages]
+
+
+def lite_topics_in(folder: Path, *names: str) -> dict[str, list[str]]:
+    """The bodies of each lite topic, found in the log of a real broker's store."""
+    host = Host("127.0.0.1", 10911)
+    store = MessageStore.open(
+        folder, StoreOptions(broker="broker-a", cluster="DefaultCluster", store_host=host)
+    )
+    try:
+        found = {}
+        for name in names:
+            queue = f"%LMQ%${TOPIC}${name}"
+            physical, sizes, _ = store.index.entries(queue, 0, 0, 10)
+            records = [store.record(*each) for each in zip(physical.tolist(), sizes.tolist(), strict=True)]
+            found[name] = [bytes(each.body).decode() for each in records]
+        return found
+    finally:
+        store.close()

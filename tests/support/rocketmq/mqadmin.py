@@ -16,33 +16,25 @@ _TIMEOUT_S = 120.0
 
 
 class MqAdmin:
-    """Commands to brokers behind one name server; `errors` is where the JVM's stderr goes."""
+    """Commands to brokers behind any name server, one at a time; what it writes goes to `folder`."""
 
-    def __init__(self, peer: RocketMQ, name_server: str, errors: Path) -> None:
-        self._name_server = name_server
-        self._errors = errors
-        with errors.open("ab") as log:
-            self._process = peer.java_process(_SOURCE, log)
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._errors = folder / "mqadmin.err"
+        with self._errors.open("ab") as log:
+            self._process = RocketMQ(folder, {}, broker=False).java_process(_SOURCE, log)
         self._lines: Queue[str] = Queue()
+        self._turn = threading.Lock()
         threading.Thread(target=self._read, daemon=True).start()
 
-    def run(self, *arguments: str) -> str:
+    def run(self, name_server: str, *arguments: str) -> str:
         """What a command prints on its standard output. Raises ProcessError."""
         assert self._process.stdin is not None
-        line = "\t".join((*arguments, "-n", self._name_server))
-        self._process.stdin.write(f"{line}\n")
-        self._process.stdin.flush()
-        found: list[str] = []
-        while True:
-            try:
-                text = self._lines.get(timeout=_TIMEOUT_S)
-            except Empty as error:
-                raise ProcessError(f"mqadmin {line!r} did not end in {_TIMEOUT_S:g} s") from error
-            if not text:
-                raise ProcessError(f"mqadmin ended: {self.errors()[-2000:]}")
-            if text == _END:
-                return "".join(found).removesuffix("\n")
-            found.append(text)
+        line = "\t".join((*arguments, "-n", name_server))
+        with self._turn:
+            self._process.stdin.write(f"{line}\n")
+            self._process.stdin.flush()
+            return self._printed(line)
 
     def errors(self) -> str:
         """What went to stderr so far: stack traces of commands that failed."""
@@ -56,6 +48,19 @@ class MqAdmin:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+
+    def _printed(self, line: str) -> str:
+        found: list[str] = []
+        while True:
+            try:
+                text = self._lines.get(timeout=_TIMEOUT_S)
+            except Empty as error:
+                raise ProcessError(f"mqadmin {line!r} did not end in {_TIMEOUT_S:g} s") from error
+            if not text:
+                raise ProcessError(f"mqadmin ended: {self.errors()[-2000:]}")
+            if text == _END:
+                return "".join(found).removesuffix("\n")
+            found.append(text)
 
     def _read(self) -> None:
         assert self._process.stdout is not None

@@ -1,0 +1,21 @@
+"""Messages that an official client receives, of a server that may have just started."""
+
+from __future__ import annotations
+
+from lakebroker_testing.official_client import OfficialClient, when_started
+from tests.support.waiting import wait_until
+
+
+def receive_all(official: OfficialClient, count: int) -> list[str]:
+    """Ids of messages, each acknowledged, until `count` are there and a receive behind them gave nothing."""
+    found: list[str] = []
+
+    def all_there() -> bool:
+        messages = when_started(official, "receive", max=32, invisible_s=30)["messages"]
+        if messages:
+            assert official.call("ack", ids=[each["id"] for each in messages])["errors"] == {}
+            found.extend(each["id"] for each in messages)
+        return len(found) >= count and not messages
+
+    wait_until(all_there, lambda: f"the end of {count} messages, {len(found)} of which came,")
+    return found

@@ -1,0 +1,64 @@
+"""Single requests of RocketMQ's remoting protocol, and the topics and groups that a test makes with them, at a real broker and at ours."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+from broker_gateway.protocol import java_json
+from broker_gateway.protocol.codes import RequestCode
+from broker_gateway.protocol.command import Command
+from broker_gateway.transport.remoting.client import RemotingClient
+
+_TIMEOUT_S = 60
+
+
+def invoke(address: str, command: Command) -> Command:
+    """The answer to a request, on a connection of its own."""
+
+    async def ask() -> Command:
+        client = RemotingClient()
+        try:
+            return await client.invoke(address, command, _TIMEOUT_S)
+        finally:
+            await client.close()
+
+    return asyncio.run(ask())
+
+
+def ask(address: str, code: int, body: Any = None, **fields: Any) -> Command:
+    """`invoke` of a code, a body for JSON, and fields."""
+    text = b"" if body is None else java_json.dumps(body)
+    return invoke(address, Command(code, {name: str(value) for name, value in fields.items()}, text))
+
+
+def done(address: str, code: int, body: Any = None, **fields: Any) -> Command:
+    """`ask`, where the answer must be no refusal."""
+    answer = ask(address, code, body, **fields)
+    assert answer.code == 0, answer.remark
+    return answer
+
+
+def create(
+    address: str, topics: Mapping[str, tuple[int, str]], groups: Mapping[str, Mapping[str, Any]] | None = None
+) -> None:
+    """Topics by name with their queues and message type, and groups with fields of their configuration."""
+    made = [
+        {
+            "topicName": name,
+            "readQueueNums": queues,
+            "writeQueueNums": queues,
+            "perm": 6,
+            "attributes": {"+message.type": kind},
+        }
+        for name, (queues, kind) in topics.items()
+    ]
+    done(address, RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, {"topicConfigList": made})
+    if groups:
+        configurations = [{"groupName": name, **fields} for name, fields in groups.items()]
+        done(
+            address,
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
+            {"groupConfigList": configurations},
+        )
