@@ -194,7 +194,8 @@ class Broker:
         tasks, config = self.tasks, self._config
         tasks.add("redelivery", REDELIVERY_S, self.parts.redelivery.sweep_due)
         tasks.add("peers", PEERS_S, self.peers.refresh)
-        tasks.add("ordered-sends", LOOK_S, self.parts.ordered_sends.run)
+        look_s = min(LOOK_S, config.registration.poll_name_server_interval / 1000)
+        tasks.add("ordered-sends", look_s, self.parts.ordered_sends.run)
         tasks.add("housekeeping", HOUSEKEEPING_S, self._housekeep)
         tasks.add("self-check", config.lake.lake_self_check_interval / 1000, self._check)
         tasks.add("retention", config.store.clean_resource_interval / 1000, self._retain)

@@ -2,12 +2,12 @@
 
 | what | asked | kept |
 |---|---|---|
-| brokers alive | every 5 s | until the next answer |
+| brokers alive | every 5 s, or every `pollNameServerInterval` if that is shorter | until the next answer |
 | a broker's gRPC endpoint | when the broker appears or its connection ends, and every `pollNameServerInterval` | while it is alive |
 | a topic's queues | by a call that needs them, at most every `pollNameServerInterval` | `MAX_TOPICS`, last used |
 
 A topic no name server knows is asked for again after `UNKNOWN_S`; all topics are when brokers come or go. What cannot be
-asked stays as it was, and for 5 s no call waits for name servers none of which answers. Calls that find nothing to wait for
+asked stays as it was, and until the next look no call waits for name servers none of which answers. Calls that find nothing to wait for
 are answered at once.
 
 A broker is connected to only where our name server vouches that it registered from there, or where `lakeBrokerAddresses`
@@ -67,6 +67,7 @@ class PeerRoutes:
         self._own_name = own_name
         self._options = options
         self._poll_s = options.poll_name_server_interval / 1000
+        self._look_s = min(REFRESH_S, self._poll_s)
         self._client: RemotingClient | None = None
         self._brokers: RemotingClient | None = None
         self._name_servers: Callable[[], list[str]] = list
@@ -246,7 +247,7 @@ class PeerRoutes:
             except Exception:
                 log.exception("the cluster could not be looked at; it is tried again")
             self._refreshed.set()
-            await asyncio.sleep(REFRESH_S)
+            await asyncio.sleep(self._look_s)
 
     async def _refresh(self, again: bool) -> None:
         """`again`: brokers that are known are asked for their endpoints too, which change when they start anew."""
@@ -332,7 +333,7 @@ class PeerRoutes:
             if self._name_servers_answer:
                 log.warning("no name server answers; routes stay as they were", error=str(error))
             self._name_servers_answer = False
-            self._silent_until = asyncio.get_running_loop().time() + REFRESH_S
+            self._silent_until = asyncio.get_running_loop().time() + self._look_s
             return None
         if not self._name_servers_answer:
             log.info("a name server answers again")

@@ -111,7 +111,11 @@ class RegistrationOptions(OptionGroup):
         " since a name server forgets a broker whose connection ends",
     )
     poll_name_server_interval: int = Field(
-        30_000, ge=100, le=3_600_000, description="ms that a topic's route from a name server counts as new"
+        30_000,
+        ge=100,
+        le=3_600_000,
+        description="ms that a topic's route from a name server counts as new; brokers are looked for as often, and every"
+        " 5 s at least",
     )
     lake_with_namesrv: bool = Field(False, description="run a name server in this process and register there")
     lake_broker_addresses: HostList = Field(
