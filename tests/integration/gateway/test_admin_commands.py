@@ -16,7 +16,7 @@ from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_testing.client import OPTIONS, Client
 from lakebroker_testing.gateway import Gateway
 from tests.integration.gateway.test_public_admin import Consumer, answering
-from tests.support.brokers.clusters import wait_for
+from tests.support.waiting import wait_until
 
 NEW_OPTIONS = {
     **OPTIONS,
@@ -54,6 +54,8 @@ def test_a_topic_is_made_shown_changed_and_deleted(gateway: Gateway, name: str) 
     assert made == [
         {"name": name, "queues": 3, "types": "NORMAL", "configuration": {}, "created": True, "changed": False}
     ]
+    assert answer(gateway, "topic", "create", name) == [{**made[0], "created": False}]
+    assert "no spaces" in said(gateway, "topic", "create", "no spaces")
     described = answer(gateway, "topic", "describe", name)
     assert described | {"created_ms": 0} == {
         "name": name,
@@ -90,6 +92,10 @@ def test_a_group_is_made_shown_changed_and_deleted(gateway: Gateway, name: str) 
     policy = {"groupRetryPolicy": {"type": "EXPONENTIAL"}}
     assert answer(gateway, "group", "update", name, "--configuration", json.dumps(policy))[0]["changed"]
     assert "is no JSON" in said(gateway, "group", "update", name, "--configuration", "{")
+    refused = said(gateway, "group", "create", name, "--configuration", '{"brokerId":"x"}')
+    assert f"brokerId of group {name} is 'x'; a whole number of" in refused
+    (listed,) = [each for each in answer(gateway, "group", "list") if each["name"] == name]
+    assert listed == {"name": name, "retry_max_times": 16, "fifo": False, "configuration": policy}
     assert (
         answer(gateway, "group", "describe", name)["configuration"]["groupRetryPolicy"]["type"]
         == "EXPONENTIAL"
@@ -242,7 +248,7 @@ def test_with_name_servers_every_broker_is_told(tmp_path: Path, name: str) -> No
                 return json.loads(done.stdout)
 
             told = {first.address, second.address}
-            wait_for(lambda: {each["gateway"] for each in everywhere("topic", "create", name)} == told)
+            wait_until(lambda: {each["gateway"] for each in everywhere("topic", "create", name)} == told)
             made = everywhere("group", "create", name, "--fifo")
             assert {(each["gateway"], each["fifo"], each["created"]) for each in made} == {
                 (first.address, True, True), (second.address, True, True),

@@ -16,6 +16,7 @@ import pytest
 from broker_gateway.transport.certificates import trial_certificate
 from lakebroker_testing.client import Client
 from lakebroker_testing.gateway import ROOT, Gateway, NameServer, command
+from lakebroker_testing.prestarted import run
 from structured_streaming.lake import create_tables
 
 SMALL = str(16 << 20)
@@ -34,14 +35,13 @@ def checked(
         **options,
     }
     settings = [part for name, value in given.items() for part in ("--set", f"{name}={value}")]
-    done = subprocess.run(
-        [*wrapper, *command("gateway", "--check", "--json", *arguments, *settings)],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        check=False,
-        timeout=120,
-    )
+    words = ("gateway", "--check", "--json", *arguments, *settings)
+    if wrapper:
+        done = subprocess.run(
+            [*wrapper, *command(*words)], capture_output=True, text=True, cwd=ROOT, check=False
+        )
+    else:
+        done = run(*words)
     assert "Traceback" not in done.stderr, done.stderr
     rows = json.loads(done.stdout)
     return (
@@ -70,15 +70,8 @@ def test_the_table_has_every_finding_and_its_remedy(tmp_path: Path) -> None:
     (tmp_path / "others").write_text("x")
     given = {**FREE, "brokerId": "3"}
     settings = [part for name, value in given.items() for part in ("--set", f"{name}={value}")]
-    done = subprocess.run(
-        command("gateway", "--check", "--store", str(tmp_path), *settings),
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        check=False,
-        env={**os.environ, "COLUMNS": "80"},
-        timeout=120,
-    )
+    words = ("gateway", "--check", "--store", str(tmp_path), *settings)
+    done = run(*words, env={**os.environ, "COLUMNS": "80"})
     assert done.returncode == 1
     text = " ".join(done.stdout.replace("│", " ").split())
     assert "holds other files (others)" in text

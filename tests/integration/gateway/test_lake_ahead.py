@@ -4,35 +4,32 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
 
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_testing.client import OPTIONS, Client
-from lakebroker_testing.gateway import ROOT, Gateway, command
+from lakebroker_testing.gateway import Gateway
+from lakebroker_testing.prestarted import run
 from store.log.recovery import load_identity
-from structured_streaming.reput_options import ReputOptions
-from structured_streaming.reput_query import start_reput
-from structured_streaming.sql import register
-from tests.support.spark.reput_runs import to_the_end
+from structured_streaming.embedded.engine import EmbeddedEngine
+from tests.support.lakes.maintained import reput
 
 pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture(scope="module")
-def scene(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Scene:
-    return Scene(spark, tmp_path_factory.mktemp("ahead"))
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Scene:
+    return Scene(tmp_path_factory.mktemp("ahead"))
 
 
 class Scene:
     """What happened, once; `former` and `begun` are the identities of the store."""
 
-    def __init__(self, spark: SparkSession, folder: Path) -> None:
-        self.spark, self.lake = spark, folder / "lake"
+    def __init__(self, folder: Path) -> None:
+        self.lake = folder / "lake"
         options = {**OPTIONS, "brokerName": "broker-a", "lakeLocation": str(self.lake)}
         self.gateway = gateway = Gateway(folder, **options)
         self.received: list[bytes] = []
@@ -44,7 +41,7 @@ class Scene:
             gateway.start()
             self.send(30, 100)
             assert gateway.terminate() == 0
-            self.reput(store=str(gateway.store))
+            self.reput()
             shutil.rmtree(gateway.store)
             (folder / "older").rename(gateway.store)
             self.former = identity(gateway.store)
@@ -55,17 +52,14 @@ class Scene:
             self.receive()
             gateway.kill()
             gateway.start()
-            self.reput(brokers=gateway.address)
+            self.reput()
             self.send(130, 150)
             self.receive()
             assert gateway.terminate() == 0
-        self.reput(store=str(gateway.store))
-        register(spark, str(self.lake))
+        self.reput()
 
-    def reput(self, **logs: str) -> None:
-        """Until everything is read."""
-        chosen = ReputOptions(str(self.lake), once=True, **logs)  # type: ignore[arg-type]
-        to_the_end(lambda: start_reput(self.spark, chosen, lambda batch: None))
+    def reput(self) -> None:
+        reput(self.gateway.store, str(self.lake))
 
     def send(self, begin: int, end: int) -> None:
         client = Client(self.gateway.address)
@@ -85,7 +79,9 @@ class Scene:
 
     def sql(self, statement: str) -> list[dict[str, Any]]:
         """Rows of the tables alone."""
-        return [row.asDict() for row in self.spark.sql(statement).collect()]
+        with EmbeddedEngine.open(str(self.lake)) as engine:
+            rows: list[dict[str, Any]] = engine.query(statement).read_all().to_pylist()
+            return rows
 
 
 def identity(store: Path) -> Any:
@@ -95,9 +91,7 @@ def identity(store: Path) -> Any:
 
 
 def lakebroker(*arguments: str) -> str:
-    done = subprocess.run(
-        command(*arguments), capture_output=True, text=True, cwd=ROOT, check=False, timeout=300
-    )
+    done = run(*arguments)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
 
@@ -119,12 +113,12 @@ def test_consumers_receive_what_the_store_has_and_what_the_lake_alone_has(scene:
 
 def test_the_lake_has_every_record_of_both_logs_once(scene: Scene) -> None:
     (found,) = scene.sql(
-        "SELECT count(*) AS n, count(DISTINCT log_id, physical_offset) AS keys, "
-        "count(DISTINCT topic, queue_id, queue_offset) AS places, count(DISTINCT log_id) AS logs FROM consume_queue"
+        "SELECT count(*) AS n, count(DISTINCT (log_id, physical_offset)) AS keys, "
+        "count(DISTINCT (topic, queue_id, queue_offset)) AS places, count(DISTINCT log_id) AS logs FROM consume_queue"
     )
     assert found["n"] == found["keys"] == found["places"]
     assert found["logs"] == 2
-    rows = scene.sql("SELECT CAST(body AS STRING) AS body FROM messages WHERE topic = 'orders'")
+    rows = scene.sql("SELECT body FROM messages WHERE topic = 'orders'")
     assert sorted(int(row["body"]) for row in rows) == list(range(150))
     rows = scene.sql(f"SELECT * FROM quarantine WHERE log_id = '{scene.begun.log_id}'")
     assert rows == []

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
 import threading
-import time
-import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -21,8 +18,11 @@ from broker_gateway.transport.remoting.client import RemotingClient
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_testing.client import OPTIONS, Client
-from lakebroker_testing.gateway import ROOT, Gateway, command
+from lakebroker_testing.gateway import Gateway
+from lakebroker_testing.prestarted import run
 from tests.integration.gateway.test_remoting import ask
+from tests.support.brokers.scraped import metric
+from tests.support.waiting import LIMIT_S, wait_until
 
 
 @contextmanager
@@ -31,15 +31,6 @@ def broker(folder: Path, **options: str) -> Iterator[tuple[Gateway, Client]]:
         client = Client(gateway.address)
         yield gateway, client
         client.channel.close()
-
-
-def metric(gateway: Gateway, name: str, **labels: str) -> float:
-    with urllib.request.urlopen(f"http://127.0.0.1:{gateway.metrics_port}/metrics", timeout=5) as answer:
-        text = answer.read().decode()
-    for line in text.splitlines():
-        if line.startswith(name + "{") and all(f'{key}="{value}"' in line for key, value in labels.items()):
-            return float(line.rpartition(" ")[2])
-    raise AssertionError(f"no metric {name} {labels}")
 
 
 def test_receives_beyond_the_capacity_are_refused_and_taken_again(tmp_path: Path) -> None:
@@ -51,9 +42,9 @@ def test_receives_beyond_the_capacity_are_refused_and_taken_again(tmp_path: Path
         ]
         for each in waiting:
             each.start()
-        _until(lambda: metric(gateway, "lakebroker_calls_under_way", kind="pull") == 2)
+        wait_until(lambda: metric(gateway.metrics_port, "lakebroker_calls_under_way", kind="pull") == 2)
         assert client.receive("t", "g")[0] == pb.TOO_MANY_REQUESTS
-        assert metric(gateway, "lakebroker_calls_refused", kind="pull") == 1
+        assert metric(gateway.metrics_port, "lakebroker_calls_refused", kind="pull") == 1
         for _ in waiting:
             assert client.send("t", b"for one of them").status.code == pb.OK, (
                 "sends have a bulkhead of their own"
@@ -62,8 +53,8 @@ def test_receives_beyond_the_capacity_are_refused_and_taken_again(tmp_path: Path
             each.join(20)
         assert pb.OK in answers
         assert client.receive("t", "g")[0] in (pb.OK, pb.MESSAGE_NOT_FOUND)
-        assert metric(gateway, "lakebroker_calls_under_way", kind="pull") == 0
-        assert metric(gateway, "lakebroker_calls_under_way", kind="send") == 0
+        assert metric(gateway.metrics_port, "lakebroker_calls_under_way", kind="pull") == 0
+        assert metric(gateway.metrics_port, "lakebroker_calls_under_way", kind="send") == 0
 
 
 def test_remoting_requests_count_with_calls_of_their_kind(tmp_path: Path) -> None:
@@ -74,20 +65,20 @@ def test_remoting_requests_count_with_calls_of_their_kind(tmp_path: Path) -> Non
         assert client.send("t", b"x").status.code == pb.OK
         waiting = threading.Thread(target=lambda: client.receive("empty", "g", wait_ms=20_000))
         waiting.start()
-        _until(lambda: metric(gateway, "lakebroker_calls_under_way", kind="pull") == 1)
+        wait_until(lambda: metric(gateway.metrics_port, "lakebroker_calls_under_way", kind="pull") == 1)
         pull = {"topic": "t", "queueId": 0, "queueOffset": 0, "maxMsgNums": 1}
         busy = ask(gateway, RequestCode.PULL_MESSAGE, **pull)
         assert busy.code == ResponseCode.SYSTEM_BUSY
         assert "start flow control for a while" in (busy.remark or "")
         assert "pullThreadPoolQueueCapacity=1" in (busy.remark or "")
-        assert metric(gateway, "lakebroker_calls_refused", kind="pull") == 1
+        assert metric(gateway.metrics_port, "lakebroker_calls_refused", kind="pull") == 1
         assert ask(gateway, RequestCode.GET_BROKER_RUNTIME_INFO).code == 0, "another kind"
         client.send("empty", b"x")
         waiting.join(20)
         assert ask(gateway, RequestCode.PULL_MESSAGE, **pull).code != ResponseCode.SYSTEM_BUSY
         codes = together(gateway, [Command(RequestCode.GET_ALL_TOPIC_CONFIG)] * 20)
         assert set(codes) == {0, ResponseCode.SYSTEM_BUSY}
-        assert metric(gateway, "lakebroker_calls_under_way", kind="admin broker") == 0
+        assert metric(gateway.metrics_port, "lakebroker_calls_under_way", kind="admin broker") == 0
         assert ask(gateway, RequestCode.GET_ALL_TOPIC_CONFIG).code == 0
 
 
@@ -111,43 +102,11 @@ def test_a_receive_whose_caller_left_makes_room(tmp_path: Path) -> None:
         gone = Client(gateway.address)
         left = threading.Thread(target=_receive_until_closed, args=(gone,))
         left.start()
-        _until(lambda: metric(gateway, "lakebroker_calls_under_way", kind="pull") == 1)
+        wait_until(lambda: metric(gateway.metrics_port, "lakebroker_calls_under_way", kind="pull") == 1)
         gone.channel.close()
         left.join(10)
-        _until(lambda: metric(gateway, "lakebroker_calls_under_way", kind="pull") == 0)
+        wait_until(lambda: metric(gateway.metrics_port, "lakebroker_calls_under_way", kind="pull") == 0)
         assert client.receive("t", "g")[0] == pb.MESSAGE_NOT_FOUND
-
-
-def test_broker_permission_forbids_with_the_options_name(tmp_path: Path) -> None:
-    with broker(tmp_path / "r", brokerPermission="4") as (_, client):
-        refused = client.send("t", b"x")
-        assert refused.status.code == pb.FORBIDDEN
-        assert "brokerPermission=4" in refused.status.message
-        assert client.receive("t", "g")[0] == pb.MESSAGE_NOT_FOUND
-    with broker(tmp_path / "w", brokerPermission="2") as (_, client):
-        assert client.send("t", b"x").status.code == pb.OK
-        assert client.receive("t", "g")[0] == pb.FORBIDDEN
-
-
-def test_sends_before_the_time_they_are_taken_from(tmp_path: Path) -> None:
-    later = str(int(time.time() * 1000) + 3_600_000)
-    with broker(tmp_path, startAcceptSendRequestTimeStamp=later) as (_, client):
-        refused = client.send("t", b"x").status
-        assert refused.code == pb.INTERNAL_SERVER_ERROR
-        assert f"{later} ms on (startAcceptSendRequestTimeStamp)" in refused.message
-
-
-def test_without_long_polling_a_receive_comes_back_soon(tmp_path: Path) -> None:
-    with broker(tmp_path, longPollingEnable="false", shortPollingTimeMills="100") as (_, client):
-        request = receive_request(wait_ms=19_000)
-        codes: list[int] = []
-        waiting = threading.Thread(
-            target=lambda: codes.append(client.call("ReceiveMessage", request, 21.0)[0].status.code)
-        )
-        waiting.start()
-        waiting.join(10)
-        assert codes == [pb.MESSAGE_NOT_FOUND], "19 s were asked for"
-        waiting.join()
 
 
 def test_a_connection_without_calls_is_closed(tmp_path: Path) -> None:
@@ -160,7 +119,7 @@ def test_a_connection_without_calls_is_closed(tmp_path: Path) -> None:
                 idle.set()
 
         client.channel.subscribe(heard)
-        assert idle.wait(15), "the server said goodbye"
+        assert idle.wait(LIMIT_S), "the server said goodbye"
         client.channel.unsubscribe(heard)
         assert client.send("t", b"x").status.code == pb.OK, "and takes the next connection"
 
@@ -171,12 +130,11 @@ def test_system_topics_are_there_and_tasks_say_how_they_went(tmp_path: Path) -> 
         assert _json("topic", "list", *arguments) == []
         names = {row["name"] for row in _json("topic", "list", "--system", *arguments)}
         assert {"TBW102", "SELF_TEST_TOPIC", "DefaultCluster", "broker-a", "SCHEDULE_TOPIC_XXXX"} <= names
-        deadline = time.monotonic() + 10
-        while True:
-            tasks = {row["name"]: row for row in _json("tasks", *arguments)}
-            if tasks["redelivery"]["runs"]:
-                break
-            assert time.monotonic() < deadline
+        wait_until(
+            lambda: metric(gateway.metrics_port, "lakebroker_task_last_run_seconds", task="redelivery") > 0
+        )
+        tasks = {row["name"]: row for row in _json("tasks", *arguments)}
+        assert tasks["redelivery"]["runs"] > 0
         assert set(tasks) == {
             "redelivery",
             "peers",
@@ -195,8 +153,7 @@ def test_system_topics_are_there_and_tasks_say_how_they_went(tmp_path: Path) -> 
         assert tasks["redelivery"]["failures"] == 0
         assert tasks["redelivery"]["last_run_ms"] > 0
         assert tasks["protect-broker"]["period_ms"] == 180_000
-        assert metric(gateway, "lakebroker_task_last_run_seconds", task="redelivery") > 0
-        assert metric(gateway, "lakebroker_task_failures", task="redelivery") == 0
+        assert metric(gateway.metrics_port, "lakebroker_task_failures", task="redelivery") == 0
 
 
 def receive_request(wait_ms: int) -> rpc.ReceiveMessageRequest:
@@ -216,17 +173,6 @@ def _receive_until_closed(client: Client) -> None:
         client.call("ReceiveMessage", receive_request(wait_ms=19_000), timeout=21.0)
 
 
-def _until(there: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
-    while not there():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 def _json(*arguments: str) -> list[dict[str, object]]:
-    done = subprocess.run(
-        command(*arguments), capture_output=True, text=True, cwd=ROOT, check=False, timeout=60
-    )
-    assert done.returncode == 0, done.stderr
-    rows: list[dict[str, object]] = json.loads(done.stdout)
+    rows: list[dict[str, object]] = json.loads(run(*arguments, check=True).stdout)
     return rows

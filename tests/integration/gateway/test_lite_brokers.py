@@ -20,8 +20,9 @@ from lakebroker_pb.lakebroker.admin.v1 import admin_pb2
 from lakebroker_testing.client import Client
 from lakebroker_testing.gateway import Gateway
 from lakebroker_testing.messages import message, send_request
-from tests.support.brokers.clusters import NAMES, QUEUES, place, three_brokers, wait_for, wait_until_known
+from tests.support.brokers.clusters import NAMES, QUEUES, place, three_brokers, wait_until_known
 from tests.support.brokers.telemetry_client import TelemetryClient, ask, consumer_settings
+from tests.support.waiting import wait_until
 
 
 class Cluster:
@@ -78,7 +79,7 @@ class Cluster:
     def receive(self, name: str, group: str = "agents") -> list[Any]:
         """All that a broker has for the client."""
         found: list[Any] = []
-        while messages := self.clients[name].receive("chat", group, wait_ms=300)[1]:
+        while messages := self.clients[name].receive("chat", group, wait_ms=100)[1]:
             found += messages
         return found
 
@@ -156,10 +157,10 @@ def test_a_lite_topic_waits_for_its_broker(cluster: Cluster) -> None:
         assert cluster.sync("a", pb.PARTIAL_ADD, name).code == pb.OK
         cluster.brokers["b"].kill()
         assert cluster.send("a", name, "lost") == pb.INTERNAL_SERVER_ERROR
-        wait_for(lambda: cluster.sync("a", pb.PARTIAL_ADD, name).code == pb.OK)
+        wait_until(lambda: cluster.sync("a", pb.PARTIAL_ADD, name).code == pb.OK)
         cluster.brokers["b"].start()
-        wait_for(lambda: cluster.send("a", name, "kept") == pb.OK)
+        wait_until(lambda: cluster.send("a", name, "kept") == pb.OK)
         cluster.call(stack, "b")
         cluster.connect(stack, "b")
-        wait_for(lambda: cluster.sync("a", pb.COMPLETE_ADD, name).code == pb.OK)
+        wait_until(lambda: cluster.sync("a", pb.COMPLETE_ADD, name).code == pb.OK)
         assert [each.body for each in cluster.receive("b")] == [b"kept"]

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 from pathlib import Path
 
+import pytest
 from deltalake import DeltaTable
 
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_testing.client import OPTIONS, Client
-from lakebroker_testing.gateway import Gateway, command
+from lakebroker_testing.gateway import Gateway, ProcessError
+from lakebroker_testing.prestarted import run
 from structured_streaming.lake import create_tables
 from tests.support.lakes.union import commit, cuts, manifest
 
@@ -53,13 +54,7 @@ def test_a_broker_goes_on_with_an_empty_disk(tmp_path: Path) -> None:
         assert "the store was empty" not in gateway.log.read_text().split("boot success")[-1]
         assert gateway.terminate() == 0
         dispatch(lake, gateway.store)
-        done = subprocess.run(
-            command("lake", "check", "--lake", str(lake), "--store", str(gateway.store)),
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+        done = run("lake", "check", "--lake", str(lake), "--store", str(gateway.store))
         assert done.returncode == 0, done.stderr
     rows = DeltaTable(str(lake / "consume_queue")).to_pyarrow_table(
         columns=["topic", "queue_id", "queue_offset"]
@@ -78,22 +73,8 @@ def test_a_lake_that_cannot_be_read_is_named_at_the_first_start(tmp_path: Path) 
         assert gateway.terminate() == 0
         dispatch(lake, gateway.store)
     (lake / "consume_queue" / "_delta_log" / f"{0:020}.json").write_text("torn")
-    done = subprocess.run(
-        command("gateway", "--store", str(tmp_path / "new"), "--set", f"lakeLocation={lake}")
-        + [part for port in ("grpcServerPort", "listenPort") for part in ("--set", f"{port}=0")]
-        + [
-            "--set",
-            "metricsPromExporterPort=-1",
-            "--set",
-            "bindAddress=127.0.0.1",
-            "--set",
-            "grpcBindAddress=127.0.0.1",
-        ],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    assert done.returncode == 255
-    assert "without lakeLocation, or with another lake" in done.stderr
-    assert "Traceback" not in done.stderr
+    with pytest.raises(ProcessError, match="without lakeLocation, or with another lake") as ended:
+        (again := Gateway(tmp_path / "new", lakeLocation=str(lake))).start()
+    assert again.process is not None
+    assert again.process.returncode == 255
+    assert "Traceback" not in str(ended.value)

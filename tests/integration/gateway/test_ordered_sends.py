@@ -20,13 +20,12 @@ from tests.integration.gateway.test_remoting import ask
 from tests.support.brokers.clusters import (
     NAMES,
     QUEUES,
-    Host,
     place,
     routes,
     three_brokers,
-    wait_for,
     wait_until_known,
 )
+from tests.support.waiting import wait_until
 
 
 class Cluster:
@@ -57,7 +56,7 @@ class Cluster:
     def stored(self, name: str) -> list[pb.Message]:
         """All of a broker's messages, by queue and offset."""
         found: list[pb.Message] = []
-        while messages := self.clients[name].receive(self.topic, "readers", wait_ms=500)[1]:
+        while messages := self.clients[name].receive(self.topic, "readers", wait_ms=100)[1]:
             found += messages
         return sorted(
             found, key=lambda each: (each.system_properties.queue_id, each.system_properties.queue_offset)
@@ -113,53 +112,25 @@ def test_with_its_broker_away_a_group_waits_for_it(cluster: Cluster) -> None:
     a, b = cluster.brokers["a"], cluster.brokers["b"]
     assert cluster.send("a", group, "0").status.code == pb.OK
     file = a.store / FILE
-    wait_for(lambda: file.exists() and "b" in json.loads(file.read_text()).get(cluster.topic, ()))
+    wait_until(lambda: file.exists() and "b" in json.loads(file.read_text()).get(cluster.topic, ()))
     b.kill()
     for _ in range(2):
         answer = cluster.send("a", group, "lost")
         assert answer.status.code == pb.INTERNAL_SERVER_ERROR, answer
         assert "broker 'b'" in answer.status.message
         assert "send it again" in answer.status.message
-        wait_for(lambda: set(routes(a.grpc_port, cluster.topic)) == {"a", "c"})
+        wait_until(lambda: set(routes(a.grpc_port, cluster.topic)) == {"a", "c"})
     a.kill()
     a.start()
     cluster.connect("a")
-    wait_for(lambda: set(routes(a.grpc_port, cluster.topic)) == {"a", "c"})
+    wait_until(lambda: set(routes(a.grpc_port, cluster.topic)) == {"a", "c"})
     answer = cluster.send("a", group, "lost")
     assert answer.status.code == pb.INTERNAL_SERVER_ERROR, "a broker that starts knows who is away"
     b.start()
-    wait_for(lambda: cluster.send("a", group, "1").status.code == pb.OK)
+    wait_until(lambda: cluster.send("a", group, "1").status.code == pb.OK)
     cluster.connect("b")
     assert [each.body for each in cluster.stored("b")] == [b"0", b"1"]
     ask(b, RequestCode.UPDATE_BROKER_CONFIG, b"brokerPermission=4")
-    wait_for(lambda: cluster.send("a", group, "2").status.code == pb.OK)
+    wait_until(lambda: cluster.send("a", group, "2").status.code == pb.OK)
     elsewhere = [each.body for name in ("a", "c") for each in cluster.stored(name)]
     assert elsewhere == [b"2"], "a broker that runs and must not be written to is not waited for"
-
-
-def test_brokers_of_one_host_hand_over_without_a_name_server(tmp_path: Path) -> None:
-    host = Host(tmp_path)
-    try:
-        first, second = host.brokers()
-        ports = first["grpc"], second["grpc"]
-        for port in ports:
-            wait_for(lambda port=port: len(routes(port, "ordered")) == 2)
-        clients = [Client(f"127.0.0.1:{port}") for port in ports]
-        for number in range(8):
-            for client in clients:
-                sent = client.send(
-                    "ordered", str(number).encode(), message_type=pb.FIFO, message_group=f"g{number % 4}"
-                )
-                assert sent.status.code == pb.OK
-        found: dict[str, set[tuple[int, int]]] = {}
-        for number, client in enumerate(clients):
-            while messages := client.receive("ordered", "readers", wait_ms=5000)[1]:
-                for each in messages:
-                    system = each.system_properties
-                    found.setdefault(system.message_group, set()).add((number, system.queue_id))
-            client.channel.close()
-        assert {group: len(places) for group, places in found.items()} == {f"g{each}": 1 for each in range(4)}
-        assert len({next(iter(places))[0] for places in found.values()}) == 2, "some at each broker"
-    finally:
-        host.process.terminate()
-        assert host.process.wait(30) == 0

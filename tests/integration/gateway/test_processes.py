@@ -6,8 +6,8 @@ import os
 import shutil
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -17,63 +17,68 @@ from broker_gateway.app.supervisor import _check_root
 from broker_gateway.runtime.errors import HostError
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_testing.client import Client
-from lakebroker_testing.gateway import ROOT, Gateway, command
+from lakebroker_testing.gateway import Gateway
 from lakebroker_testing.official_client import OfficialClient
+from lakebroker_testing.prestarted import run
 from store.log.recovery import IDENTITY_FILE
-from tests.support.brokers.clusters import Host, routes, wait_for
-from tests.support.peers.raw_http2 import RawPeer
+from tests.support.brokers.clusters import Host, routes
+from tests.support.peers.raw_http2 import GOAWAY, RawPeer
+from tests.support.waiting import wait_until
+
+
+@contextmanager
+def two_brokers(folder: Path) -> Iterator[Host]:
+    started = Host(folder)
+    try:
+        yield started
+    finally:
+        if started.process.poll() is None:
+            started.process.terminate()
+            started.process.wait(60)
 
 
 @pytest.fixture
 def host(tmp_path: Path) -> Iterator[Host]:
-    started = Host(tmp_path)
-    yield started
-    if started.process.poll() is None:
-        started.process.terminate()
-        started.process.wait(30)
+    with two_brokers(tmp_path) as started:
+        yield started
 
 
-def test_brokers_know_of_each_other_and_a_dead_one_comes_back(host: Host) -> None:
-    first, second = host.brokers()
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
+    """For tests that leave it as they found it, with topics of their own."""
+    with two_brokers(tmp_path_factory.mktemp("host")) as started:
+        yield started
+
+
+def test_brokers_know_of_each_other_and_a_dead_one_comes_back(shared: Host) -> None:
+    first, second = shared.brokers()
     assert (first["name"], second["name"]) == ("broker-a-0", "broker-a-1")
     both = {first["name"]: (first["grpc"], 8), second["name"]: (second["grpc"], 8)}
-    wait_for(lambda: routes(first["grpc"], "t") == both and routes(second["grpc"], "t") == both)
+    wait_until(lambda: routes(first["grpc"], "t") == both and routes(second["grpc"], "t") == both)
 
     at_second = Client(f"127.0.0.1:{second['grpc']}")
     assert at_second.send("t", b"kept").status.code == pb.OK
     at_second.channel.close()
     os.kill(second["pid"], signal.SIGKILL)
-    wait_for(lambda: routes(first["grpc"], "t") == {first["name"]: (first["grpc"], 8)})
-    returned = wait_for(
+    wait_until(lambda: routes(first["grpc"], "t") == {first["name"]: (first["grpc"], 8)})
+    returned = wait_until(
         lambda: (
-            {each["name"]: each for each in host.brokers()}.get("broker-a-1", second)["pid"] != second["pid"]
-            and host.brokers()[1]
+            {each["name"]: each for each in shared.brokers()}.get("broker-a-1", second)["pid"]
+            != second["pid"]
+            and shared.brokers()[1]
         )
     )
-    wait_for(lambda: len(routes(first["grpc"], "t")) == 2)
+    wait_until(lambda: len(routes(first["grpc"], "t")) == 2)
     again = Client(f"127.0.0.1:{returned['grpc']}")
     code, messages = again.receive("t", "g")
     assert (code, [message.body for message in messages]) == (pb.OK, [b"kept"])
     again.channel.close()
 
-    host.process.terminate()
-    assert host.process.wait(30) == 0
-    assert not host.ports.exists()
-    for broker in (first, returned):
-        assert not Path(f"/proc/{broker['pid']}").exists()
 
-
-def test_an_official_client_uses_both(host: Host) -> None:
-    ports = {each["grpc"] for each in host.brokers()}
+def test_an_official_client_uses_both(shared: Host) -> None:
+    ports = {each["grpc"] for each in shared.brokers()}
     first = min(ports)
-    created = subprocess.run(
-        command("topic", "create", "shared", "--queues", "2", "--gateway", f"127.0.0.1:{first}"),
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert created.returncode == 0, created.stderr
+    run("topic", "create", "shared", "--queues", "2", "--gateway", f"127.0.0.1:{first}", check=True)
     assert all({queues for _, queues in routes(port, "shared").values()} == {2} for port in ports)
     with OfficialClient() as official:
         official.call("producer", endpoints=f"127.0.0.1:{first}", topics=["shared"])
@@ -81,7 +86,7 @@ def test_an_official_client_uses_both(host: Host) -> None:
         official.call(
             "push", endpoints=f"127.0.0.1:{first}", group="g", topics={"shared": "*"}, fail={}, threads=2
         )
-        wait_for(lambda: len(official.call("consumed")["messages"]) >= 40)
+        wait_until(lambda: len(official.call("consumed")["messages"]) >= 40)
     sent = {}
     for port in ports:
         client = Client(f"127.0.0.1:{port}")
@@ -92,22 +97,44 @@ def test_an_official_client_uses_both(host: Host) -> None:
 
 def ended(store: Path, *options: str) -> subprocess.CompletedProcess[str]:
     """What became of two brokers that do not start."""
-    arguments = command("gateway", "--processes", "2", "--store", str(store), *options)
-    return subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    return run("gateway", "--processes", "2", "--store", str(store), *options)
 
 
-def test_what_one_erases_the_other_erases_too(host: Host) -> None:
-    clients = [Client(f"127.0.0.1:{each['grpc']}") for each in host.brokers()]
+def test_what_one_erases_the_other_erases_too(shared: Host) -> None:
+    clients = [Client(f"127.0.0.1:{each['grpc']}") for each in shared.brokers()]
     for client in clients:
         for key in ("gone", "stays"):
-            assert client.send("t", key.encode(), keys=[key]).status.code == pb.OK
-    answer = clients[0].erase("t", keys=["gone"])
+            assert client.send("people", key.encode(), keys=[key]).status.code == pb.OK
+    answer = clients[0].erase("people", keys=["gone"])
     (other,) = answer.others
-    assert {answer.broker, other.broker} == {each["name"] for each in host.brokers()}
+    assert {answer.broker, other.broker} == {each["name"] for each in shared.brokers()}
     assert (len(answer.records), len(other.records), other.new_records) == (1, 1, 1)
     for client in clients:
-        assert [each.body for each in client.receive("t", "g")[1]] == [b"stays"]
+        assert [each.body for each in client.receive("people", "g")[1]] == [b"stays"]
         client.close()
+
+
+def test_brokers_of_one_host_hand_over_without_a_name_server(shared: Host) -> None:
+    first, second = shared.brokers()
+    ports = first["grpc"], second["grpc"]
+    for port in ports:
+        wait_until(lambda port=port: len(routes(port, "ordered")) == 2)
+    clients = [Client(f"127.0.0.1:{port}") for port in ports]
+    for number in range(8):
+        for client in clients:
+            sent = client.send(
+                "ordered", str(number).encode(), message_type=pb.FIFO, message_group=f"g{number % 4}"
+            )
+            assert sent.status.code == pb.OK
+    found: dict[str, set[tuple[int, int]]] = {}
+    for number, client in enumerate(clients):
+        while messages := client.receive("ordered", "readers")[1]:
+            for each in messages:
+                system = each.system_properties
+                found.setdefault(system.message_group, set()).add((number, system.queue_id))
+        client.channel.close()
+    assert {group: len(places) for group, places in found.items()} == {f"g{each}": 1 for each in range(4)}
+    assert len({next(iter(places))[0] for places in found.values()}) == 2, "some at each broker"
 
 
 def test_a_broker_that_cannot_start_stops_all(tmp_path: Path) -> None:
@@ -144,24 +171,27 @@ def test_a_folder_that_cannot_be_looked_into_is_named(tmp_path: Path) -> None:
         _check_root(folder, set())
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_to_the_process_group_stops_all_in_an_orderly_way(host: Host, number: int) -> None:
-    os.killpg(host.process.pid, number)
+def test_a_signal_to_the_process_group_stops_all_in_an_orderly_way(host: Host) -> None:
+    brokers = host.brokers()
+    os.killpg(host.process.pid, signal.SIGINT)
     assert host.process.wait(60) == 0
     assert host.log.read_text().count(" stopped ") == 2
+    assert not host.ports.exists()
+    assert not any(Path(f"/proc/{broker['pid']}").exists() for broker in brokers)
     assert not list(host.stores.glob("*/abort"))
 
 
 def test_brokers_that_got_the_signal_already_are_let_end(host: Host) -> None:
     """As in a control group, of a host so busy that the supervisor looks late."""
-    first, _ = host.brokers()
+    first, second = host.brokers()
     with RawPeer(f"127.0.0.1:{first['grpc']}") as peer:  # the broker waits for its call
         method = "/apache.rocketmq.v2.MessagingService/Telemetry"
         peer.send(peer.request(1, method, None, ("x-mq-client-id", "c")))
         host.process.send_signal(signal.SIGSTOP)
-        for each in (*host.brokers(), {"pid": host.process.pid}):
+        for each in (first, second, {"pid": host.process.pid}):
             os.kill(each["pid"], signal.SIGTERM)
-        time.sleep(2)
+        peer.until(lambda each: each.kind == GOAWAY, 60)
+        wait_until(lambda: not Path(f"/proc/{second['pid']}/fd/0").exists())  # a zombie at most
         assert Path(f"/proc/{first['pid']}").exists()
         host.process.send_signal(signal.SIGCONT)
         assert host.process.wait(60) == 0
@@ -173,38 +203,39 @@ def test_brokers_end_with_a_supervisor_that_is_killed(host: Host) -> None:
     pids = [each["pid"] for each in host.brokers()]
     host.process.kill()
     host.process.wait()
-    wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), 60)
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
     assert not list(host.stores.glob("*/abort"))
 
 
-def test_a_second_supervisor_is_refused_and_takes_nothing_away(host: Host) -> None:
-    before = sorted(path.name for path in (host.stores / "processes").iterdir())
-    done = ended(host.stores)
+def test_a_second_supervisor_is_refused_and_takes_nothing_away(shared: Host) -> None:
+    before = sorted(path.name for path in (shared.stores / "processes").iterdir())
+    done = ended(shared.stores)
     assert done.returncode == 254
     assert done.stderr.splitlines()[-1].startswith(
         "lakebroker: another `lakebroker gateway --processes` runs in "
     )
-    assert sorted(path.name for path in (host.stores / "processes").iterdir()) == before
+    assert sorted(path.name for path in (shared.stores / "processes").iterdir()) == before
 
 
-def test_files_that_cannot_be_written_stop_no_broker(host: Host) -> None:
-    first, second = host.brokers()
-    shutil.rmtree(host.stores / "processes")
+def test_files_that_cannot_be_written_stop_no_broker(shared: Host) -> None:
+    first, second = shared.brokers()
+    died = shared.log.read_text().count("a broker died")
+    shutil.rmtree(shared.stores / "processes")
     os.kill(second["pid"], signal.SIGKILL)
-    wait_for(lambda: "cannot be told" in host.log.read_text())
-    time.sleep(1)
-    assert host.log.read_text().count("cannot be told") == 1
-    assert host.process.poll() is None
+    wait_until(lambda: "cannot be told" in shared.log.read_text())
+    wait_until(lambda: shared.log.read_text().count("a broker died") > died + 1)  # many looks later
+    assert shared.log.read_text().count("cannot be told") == 1
+    assert shared.process.poll() is None
     assert routes(first["grpc"], "t")
-    (host.stores / "processes").mkdir()
-    wait_for(lambda: len(routes(first["grpc"], "t")) == 2, 60)
+    (shared.stores / "processes").mkdir()
+    wait_until(lambda: len(routes(first["grpc"], "t")) == 2)
 
 
 def test_a_broker_that_does_not_end_is_killed_at_a_second_signal(host: Host) -> None:
     first, second = host.brokers()
     os.kill(second["pid"], signal.SIGSTOP)
     host.process.terminate()
-    wait_for(lambda: not Path(f"/proc/{first['pid']}").exists())
+    wait_until(lambda: not Path(f"/proc/{first['pid']}").exists())
     with pytest.raises(subprocess.TimeoutExpired):
         host.process.wait(2)
     host.process.terminate()

@@ -8,11 +8,10 @@ import json
 import os
 import signal
 import socket
-import subprocess
-import sys
 import threading
-import time
 from collections.abc import Callable, Coroutine, Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,8 @@ from typer.testing import CliRunner
 from broker_gateway.cli.main import app
 from broker_gateway.cluster import requests
 from broker_gateway.cluster.requests import Identity
+from broker_gateway.config.registration import RegistrationOptions
+from broker_gateway.metadata.catalog import Topic
 from broker_gateway.protocol.body.registration import RegisterBrokerBody
 from broker_gateway.protocol.body.route import ClusterInfo
 from broker_gateway.protocol.body.topic_config import DataVersion, TopicConfig
@@ -32,17 +33,15 @@ from broker_gateway.transport.remoting.connection import Connection, Processors
 from broker_gateway.transport.remoting.server import RemotingServer
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
+from lakebroker_testing import prestarted
 from lakebroker_testing.client import Client
-from lakebroker_testing.gateway import ROOT, Gateway, NameServer, command
+from lakebroker_testing.gateway import Gateway, NameServer
 from tests.support.brokers.clusters import routes
 from tests.support.brokers.running import running
+from tests.support.waiting import until, wait_until
 
-
-def wait_for(condition: Callable[[], Any], limit_s: float = 40.0) -> None:
-    deadline = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+QUICK = {"pollNameServerInterval": "200"}
+"""Of a broker whose looks at the cluster a test waits for."""
 
 
 def invoke(address: str, request: Command) -> Command:
@@ -113,10 +112,10 @@ def beside(work: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> Iterat
 
 
 def test_a_name_server_in_the_same_process(tmp_path: Path) -> None:
-    options = {"lakeWithNamesrv": "true", "lakeNamesrvListenPort": "0", "listenPort": "0"}
+    options = {"lakeWithNamesrv": "true", "lakeNamesrvListenPort": "0", **QUICK}
     with Gateway(tmp_path, **options) as gateway:
         own = f"127.0.0.1:{gateway.name_server_port}"
-        wait_for(lambda: brokers(own) == {"broker-a": f"127.0.0.1:{gateway.remoting_port}"})
+        wait_until(lambda: brokers(own) == {"broker-a": f"127.0.0.1:{gateway.remoting_port}"})
         shown = invoke(f"127.0.0.1:{gateway.remoting_port}", Command(RequestCode.GET_BROKER_CONFIG)).body
         assert f"grpcServerPort={gateway.grpc_port}\n".encode() in shown
         assert f"listenPort={gateway.remoting_port}\n".encode() in shown
@@ -129,7 +128,7 @@ def test_a_name_server_in_the_same_process(tmp_path: Path) -> None:
 
 
 def test_data_versions_go_on_after_a_crash(tmp_path: Path, name_server: NameServer) -> None:
-    with Gateway(tmp_path / "g", namesrvAddr=name_server.address, listenPort="0") as gateway:
+    with Gateway(tmp_path / "g", namesrvAddr=name_server.address, **QUICK) as gateway:
         create(gateway, "one")
         create(gateway, "two")
 
@@ -137,14 +136,14 @@ def test_data_versions_go_on_after_a_crash(tmp_path: Path, name_server: NameServ
             version = version_at(name_server.address, gateway)
             return version if version is not None and version.counter == count else None
 
-        wait_for(lambda: counted(2))
+        wait_until(lambda: counted(2))
         before = counted(2)
         assert before is not None
         gateway.kill()
         gateway.start()
-        wait_for(lambda: version_at(name_server.address, gateway) == before)
+        wait_until(lambda: version_at(name_server.address, gateway) == before)
         create(gateway, "three")
-        wait_for(lambda: counted(3))
+        wait_until(lambda: counted(3))
         after = counted(3)
         assert after is not None
         assert after.timestamp > before.timestamp
@@ -155,32 +154,28 @@ def test_the_address_server_moves_the_broker(tmp_path: Path, name_server: NameSe
     listed = tmp_path / "www" / "rocketmq" / "mine"
     listed.parent.mkdir(parents=True)
     listed.write_text(f"{name_server.address}\n")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    server = subprocess.Popen(
-        [sys.executable, "-m", "http.server", str(port), "-b", "127.0.0.1", "-d", str(tmp_path / "www")],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    files = partial(SimpleHTTPRequestHandler, directory=str(tmp_path / "www"))
+    server = ThreadingHTTPServer(("127.0.0.1", 0), files)
+    serving = threading.Thread(target=server.serve_forever)
+    serving.start()
     options = {
         "fetchNamesrvAddrByAddressServer": "true",
-        "rmqAddressServerDomain": f"127.0.0.1:{port}",
+        "rmqAddressServerDomain": f"127.0.0.1:{server.server_port}",
         "rmqAddressServerSubGroup": "mine",
         "fetchNamesrvAddrInterval": "1000",
         "listenPort": "0",
     }
     try:
         with NameServer(tmp_path / "other") as other, Gateway(tmp_path / "g", **options) as gateway:
-            wait_for(lambda: "broker-a" in brokers(name_server.address))
+            wait_until(lambda: "broker-a" in brokers(name_server.address))
             listed.write_text("nonsense")
-            wait_for(lambda: "gives no name servers" in gateway.log.read_text())
+            wait_until(lambda: "gives no name servers" in gateway.log.read_text())
             assert "broker-a" in brokers(name_server.address)
             staged = listed.with_suffix(".new")
             staged.write_text(f"{other.address}\n")
             staged.rename(listed)
-            wait_for(lambda: "broker-a" in brokers(other.address))
-            wait_for(lambda: not brokers(name_server.address))
+            wait_until(lambda: "broker-a" in brokers(other.address))
+            wait_until(lambda: not brokers(name_server.address))
             here = f"127.0.0.1:{gateway.remoting_port}"
             for addresses, there, gone in (
                 (name_server.address, name_server.address, other.address),
@@ -188,13 +183,14 @@ def test_the_address_server_moves_the_broker(tmp_path: Path, name_server: NameSe
             ):
                 change = Command(RequestCode.UPDATE_BROKER_CONFIG, {}, f"namesrvAddr={addresses}\n".encode())
                 assert invoke(here, change).code == 0
-                wait_for(lambda there=there: "broker-a" in brokers(there))  # type: ignore[misc]
-                wait_for(lambda gone=gone: not brokers(gone))  # type: ignore[misc]
+                wait_until(lambda there=there: "broker-a" in brokers(there))  # type: ignore[misc]
+                wait_until(lambda gone=gone: not brokers(gone))  # type: ignore[misc]
             assert gateway.terminate() == 0
             assert not brokers(other.address)
     finally:
-        server.terminate()
-        server.wait(10)
+        server.shutdown()
+        serving.join()
+        server.server_close()
 
 
 def tasks_of(gateway: Gateway) -> set[str]:
@@ -207,7 +203,7 @@ def test_a_changed_list_moves_the_broker_while_it_runs(tmp_path: Path, name_serv
     file.write_text("# nothing yet\n")
     with (
         NameServer(tmp_path / "other") as other,
-        Gateway(tmp_path / "g", config_file=file, listenPort="0") as gateway,
+        Gateway(tmp_path / "g", config_file=file, **QUICK) as gateway,
     ):
         here = f"127.0.0.1:{gateway.remoting_port}"
 
@@ -218,31 +214,32 @@ def test_a_changed_list_moves_the_broker_while_it_runs(tmp_path: Path, name_serv
         create(gateway, "t")
         assert "name-servers" not in tasks_of(gateway)
         assert change(name_server.address).code == 0
-        wait_for(lambda: brokers(name_server.address) == {"broker-a": here}, 5)
+        wait_until(lambda: brokers(name_server.address) == {"broker-a": here})
         assert "name-servers" in tasks_of(gateway)
         refused = change(f"{other.address};nowhere")
         assert refused.code == ResponseCode.INVALID_PARAMETER
         assert "'nowhere'" in (refused.remark or "")
         assert change(other.address).code == 0
-        wait_for(lambda: brokers(other.address) == {"broker-a": here}, 5)
-        wait_for(lambda: not brokers(name_server.address), 5)
+        wait_until(lambda: brokers(other.address) == {"broker-a": here})
+        wait_until(lambda: not brokers(name_server.address))
         for _ in range(5):
             assert change(name_server.address).code == 0
             assert change(f"{name_server.address};{other.address}").code == 0
             assert change(other.address).code == 0
-        wait_for(lambda: not brokers(name_server.address), 10)
-        wait_for(lambda: brokers(other.address) == {"broker-a": here}, 10)
-        time.sleep(1)
+        wait_until(lambda: not brokers(name_server.address))
+        wait_until(lambda: brokers(other.address) == {"broker-a": here})
+        create(gateway, "later")
+        for topic in ("later", "t"):
+            route = Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
+            wait_until(lambda route=route: invoke(other.address, route).code == 0)
         assert brokers(other.address) == {"broker-a": here}, "no late word of its leaving came behind"
-        answer = invoke(other.address, Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "t"}))
-        assert answer.code == 0
         assert change("").code == 0
-        wait_for(lambda: not brokers(other.address), 5)
+        wait_until(lambda: not brokers(other.address))
         assert "name-servers" not in tasks_of(gateway)
         assert change(name_server.address).code == 0
         gateway.kill()
         gateway.start()
-        wait_for(lambda: "broker-a" in brokers(name_server.address))
+        wait_until(lambda: "broker-a" in brokers(name_server.address))
         assert gateway.terminate() == 0
         assert not brokers(name_server.address)
         assert "Traceback" not in gateway.log.read_text()
@@ -252,11 +249,12 @@ def test_who_comes_back_to_a_name_server_registers_behind_its_leaving(tmp_path: 
     """It takes its time to answer that the broker left."""
 
     async def scenario() -> None:
-        order: list[int] = []
+        order, leaves, answers = list[int](), asyncio.Event(), asyncio.Event()
 
         async def slow(_: Connection, request: Command) -> Command:
             if request.code == RequestCode.UNREGISTER_BROKER:
-                await asyncio.sleep(0.3)
+                leaves.set()
+                await answers.wait()
             if request.code in (RequestCode.REGISTER_BROKER, RequestCode.UNREGISTER_BROKER):
                 order.append(request.code)
             return request.reply()
@@ -266,13 +264,15 @@ def test_who_comes_back_to_a_name_server_registers_behind_its_leaving(tmp_path: 
         address = f"127.0.0.1:{server.port}"
         async with running(tmp_path, namesrvAddr=address) as broker:
             broker.registration.start(5)
-            await asyncio.sleep(0.5)
-            assert order == [RequestCode.REGISTER_BROKER]
-            for addresses in ("", address, "", address):
+            await until(lambda: order == [RequestCode.REGISTER_BROKER])
+            await broker.configuration.apply({"namesrvAddr": ""})
+            await leaves.wait()
+            for addresses in (address, "", address):
                 await broker.configuration.apply({"namesrvAddr": addresses})
-                await asyncio.sleep(0.05)
-            await asyncio.sleep(1.5)
-            assert order[-2:] == [RequestCode.UNREGISTER_BROKER, RequestCode.REGISTER_BROKER]
+            assert order == [RequestCode.REGISTER_BROKER]
+            answers.set()
+            left, back = RequestCode.UNREGISTER_BROKER, RequestCode.REGISTER_BROKER
+            await until(lambda: order == [back, left, left, back], lambda: order)
             await broker.configuration.apply({"namesrvAddr": ""})
             await broker.registration.stop()
             assert order[-1] == RequestCode.UNREGISTER_BROKER, "a stop waits for it"
@@ -284,17 +284,17 @@ def test_who_comes_back_to_a_name_server_registers_behind_its_leaving(tmp_path: 
 def test_without_name_servers_routes_name_no_others(tmp_path: Path, name_server: NameServer) -> None:
     file = tmp_path / "broker.conf"
     file.write_text(f"namesrvAddr={name_server.address}\n")
-    other = {"namesrvAddr": name_server.address, "brokerName": "broker-b", "listenPort": "0"}
+    other = {"namesrvAddr": name_server.address, "brokerName": "broker-b", **QUICK}
     with (
-        Gateway(tmp_path / "a", config_file=file, listenPort="0") as gateway,
+        Gateway(tmp_path / "a", config_file=file, **QUICK) as gateway,
         Gateway(tmp_path / "b", **other) as elsewhere,
     ):
         create(elsewhere, "t")
         create(gateway, "t")
-        wait_for(lambda: routes(gateway.grpc_port, "t").keys() == {"broker-a", "broker-b"})
+        wait_until(lambda: routes(gateway.grpc_port, "t").keys() == {"broker-a", "broker-b"})
         here = f"127.0.0.1:{gateway.remoting_port}"
         assert invoke(here, Command(RequestCode.UPDATE_BROKER_CONFIG, {}, b"namesrvAddr=\n")).code == 0
-        wait_for(lambda: routes(gateway.grpc_port, "t").keys() == {"broker-a"}, 10)
+        wait_until(lambda: routes(gateway.grpc_port, "t").keys() == {"broker-a"})
 
 
 def test_an_emptied_list_leaves_the_broker_with_its_own_name_server(
@@ -302,12 +302,12 @@ def test_an_emptied_list_leaves_the_broker_with_its_own_name_server(
 ) -> None:
     file = tmp_path / "broker.conf"
     file.write_text(f"namesrvAddr={name_server.address}\n")
-    options = {"lakeWithNamesrv": "true", "lakeNamesrvListenPort": "0", "listenPort": "0"}
+    options = {"lakeWithNamesrv": "true", "lakeNamesrvListenPort": "0", **QUICK}
     with Gateway(tmp_path / "g", config_file=file, **options) as gateway:
         own, here = f"127.0.0.1:{gateway.name_server_port}", f"127.0.0.1:{gateway.remoting_port}"
-        wait_for(lambda: brokers(own) == brokers(name_server.address) == {"broker-a": here})
+        wait_until(lambda: brokers(own) == brokers(name_server.address) == {"broker-a": here})
         assert invoke(here, Command(RequestCode.UPDATE_BROKER_CONFIG, {}, b"namesrvAddr=\n")).code == 0
-        wait_for(lambda: not brokers(name_server.address), 5)
+        wait_until(lambda: not brokers(name_server.address))
         assert brokers(own) == {"broker-a": here}
 
 
@@ -348,7 +348,7 @@ async def _follow_a_host(folder: Path, port: int) -> None:
         return "broker-a" in brokers(f"{host}:{port}")
 
     async def becomes_known(now: str, before: str) -> None:
-        await asyncio.to_thread(wait_for, lambda: known_at(now) and not known_at(before), 20.0)
+        await asyncio.to_thread(wait_until, lambda: known_at(now) and not known_at(before))
 
     async with running(
         folder / "store", namesrvAddr=f"names.test:{port}", updateNameServerAddrPeriod="1000"
@@ -385,16 +385,16 @@ def test_name_servers_that_answer_nothing_or_nonsense(tmp_path: Path, name_serve
             each.close()
 
     with beside(serve):
-        wait_for(lambda: len(servers) == 2)
+        wait_until(lambda: len(servers) == 2)
         wrong = [f"127.0.0.1:{each.sockets[0].getsockname()[1]}" for each in servers]
         listed = ";".join([*wrong, name_server.address])
         with Gateway(
             tmp_path / "g", namesrvAddr=listed, listenPort="0", registerBrokerTimeoutMills="1000"
         ) as gateway:
-            wait_for(lambda: "broker-a" in brokers(name_server.address))
+            wait_until(lambda: "broker-a" in brokers(name_server.address))
             assert routes(gateway.grpc_port, "t") == {"broker-a": (gateway.grpc_port, 8)}
             log = gateway.log.read_text
-            wait_for(lambda: log().count("does not take the registration") == 2)
+            wait_until(lambda: log().count("does not take the registration") == 2)
             assert gateway.terminate() == 0
             assert not brokers(name_server.address)
 
@@ -434,23 +434,23 @@ def test_brokers_that_are_no_lakebrokers_and_one_that_lies(tmp_path: Path, name_
 
     with (
         beside(register),
-        Gateway(tmp_path / "g", namesrvAddr=name_server.address, listenPort="0") as gateway,
+        Gateway(tmp_path / "g", namesrvAddr=name_server.address, **QUICK) as gateway,
     ):
-        wait_for(
+        wait_until(
             lambda: brokers(name_server.address).keys() == {"broker-a", "liar", "misleading", "stranger"}
         )
         create(gateway, "t", 2)
         expected = {"broker-a": (gateway.grpc_port, 2), "liar": (8081, 1024)}
-        wait_for(lambda: routes(gateway.grpc_port, "t") == expected)
+        wait_until(lambda: routes(gateway.grpc_port, "t") == expected)
         client = Client(gateway.address)
         request = rpc.QueryAssignmentRequest(topic=pb.Resource(name="t"), group=pb.Resource(name="g"))
         assigned = client.call("QueryAssignment", request)
         assert sorted(each.message_queue.broker.name for each in assigned.assignments) == ["broker-a", "liar"]
         client.channel.close()
-        wait_for(lambda: {"liar", "misleading"} <= set(asked))
-        wait_for(lambda: gateway.log.read_text().count("left out of routes") == 2)
+        wait_until(lambda: {"liar", "misleading"} <= set(asked))
+        wait_until(lambda: gateway.log.read_text().count("left out of routes") == 2)
     # both left with their connections, and the gateway with its own
-    wait_for(lambda: not brokers(name_server.address))
+    wait_until(lambda: not brokers(name_server.address))
 
 
 def test_several_processes_with_a_name_server_in_the_first(tmp_path: Path) -> None:
@@ -470,15 +470,11 @@ def test_several_processes_with_a_name_server_in_the_first(tmp_path: Path) -> No
     }
     given = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
     with (tmp_path / "log").open("wb") as log:
-        process = subprocess.Popen(
-            command("gateway", "--processes", "2", "--with-namesrv", *given),
-            stdout=log,
-            stderr=log,
-            cwd=ROOT,
-        )
+        words = ("gateway", "--processes", "2", "--with-namesrv", *given)
+        process = prestarted.start(*words, stdout=log, stderr=log)
     try:
-        wait_for((tmp_path / "ports.json").exists, 60)
-        wait_for(lambda: brokers(f"127.0.0.1:{port}").keys() == {"broker-a-0", "broker-a-1"}, 60)
+        wait_until((tmp_path / "ports.json").exists)
+        wait_until(lambda: brokers(f"127.0.0.1:{port}").keys() == {"broker-a-0", "broker-a-1"})
     finally:
         process.terminate()
         assert process.wait(30) == 0
@@ -486,10 +482,10 @@ def test_several_processes_with_a_name_server_in_the_first(tmp_path: Path) -> No
 
 def test_two_brokers_of_one_name_are_told(tmp_path: Path, name_server: NameServer) -> None:
     with (
-        Gateway(tmp_path / "a", namesrvAddr=name_server.address, listenPort="0") as first,
-        Gateway(tmp_path / "b", namesrvAddr=name_server.address, listenPort="0"),
+        Gateway(tmp_path / "a", namesrvAddr=name_server.address, **QUICK) as first,
+        Gateway(tmp_path / "b", namesrvAddr=name_server.address, **QUICK),
     ):
-        wait_for(lambda: "give each its own brokerName" in first.log.read_text())
+        wait_until(lambda: "give each its own brokerName" in first.log.read_text())
 
 
 def test_brokers_of_another_host_are_at_their_own_address(tmp_path: Path, name_server: NameServer) -> None:
@@ -526,7 +522,7 @@ def test_brokers_of_another_host_are_at_their_own_address(tmp_path: Path, name_s
                 queues[each.broker.name] = (address.host, address.port, count)
             return queues
 
-        wait_for(
+        wait_until(
             lambda: (
                 found()
                 == {
@@ -559,14 +555,14 @@ def asked_route(gateway: Gateway, topic: str) -> rpc.QueryRouteResponse:
 def test_a_name_server_that_hangs_hides_no_topic_of_others(tmp_path: Path, name_server: NameServer) -> None:
     """Topics that only another broker has are found at the second one, and made nowhere else."""
     with NameServer(tmp_path / "second") as second:
-        options = {"namesrvAddr": f"{name_server.address};{second.address}", "listenPort": "0"}
+        options = {"namesrvAddr": f"{name_server.address};{second.address}", **QUICK}
         with (
             Gateway(tmp_path / "a", **options, brokerName="a") as a,
             Gateway(tmp_path / "b", **options, brokerName="b") as b,
         ):
             for number in range(4):
                 create(b, f"t{number}", 2)
-            wait_for(lambda: "a broker joined" in a.log.read_text())
+            wait_until(lambda: "a broker joined" in a.log.read_text())
             for hanging in (name_server, second):
                 os.kill(hanging.process.pid, signal.SIGSTOP)
                 try:
@@ -577,8 +573,8 @@ def test_a_name_server_that_hangs_hides_no_topic_of_others(tmp_path: Path, name_
 
 
 def test_a_topic_is_not_made_while_nobody_says_who_has_it(tmp_path: Path, name_server: NameServer) -> None:
-    with Gateway(tmp_path / "g", namesrvAddr=name_server.address, listenPort="0") as gateway:
-        wait_for(lambda: "broker-a" in brokers(name_server.address))
+    with Gateway(tmp_path / "g", namesrvAddr=name_server.address, **QUICK) as gateway:
+        wait_until(lambda: "broker-a" in brokers(name_server.address))
         assert asked_route(gateway, "before").status.code == pb.OK
         os.kill(name_server.process.pid, signal.SIGSTOP)
         try:
@@ -588,7 +584,7 @@ def test_a_topic_is_not_made_while_nobody_says_who_has_it(tmp_path: Path, name_s
             assert asked_route(gateway, "before").status.code == pb.OK, "what is here is served"
         finally:
             os.kill(name_server.process.pid, signal.SIGCONT)
-        wait_for(lambda: asked_route(gateway, "new").status.code == pb.OK)
+        wait_until(lambda: asked_route(gateway, "new").status.code == pb.OK)
 
 
 def test_a_broker_that_hangs_holds_up_no_route_of_others(tmp_path: Path, name_server: NameServer) -> None:
@@ -614,58 +610,75 @@ def test_a_broker_that_hangs_holds_up_no_route_of_others(tmp_path: Path, name_se
         await client.close()
         await server.stop()
 
-    options = {"namesrvAddr": name_server.address, "listenPort": "0"}
+    options = {"namesrvAddr": name_server.address, **QUICK}
     with (
         Gateway(tmp_path / "a", **options, brokerName="a") as a,
         Gateway(tmp_path / "b", **options, brokerName="b") as b,
     ):
         for number in range(3):
             create(b, f"t{number}", 2)
-        wait_for(lambda: "a broker joined" in a.log.read_text())
+        wait_until(lambda: "a broker joined" in a.log.read_text())
         with beside(register):
-            wait_for(lambda: "hangs" in brokers(name_server.address))
+            wait_until(lambda: "hangs" in brokers(name_server.address))
             for number in range(3):
                 assert routes(a.grpc_port, f"t{number}") == {"b": (b.grpc_port, 2)}
-            wait_for(lambda: "left out of routes" in a.log.read_text())
+            wait_until(lambda: "left out of routes" in a.log.read_text())
         assert asked
 
 
 def test_every_topic_is_registered_in_its_period_however_often_one_changes(
-    tmp_path: Path, name_server: NameServer
+    tmp_path: Path, name_server: NameServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A name server takes a topic's route alone for no sign of life, and may have dropped another one."""
-    options = {"enableSingleTopicRegister": "true", "registerNameServerPeriod": "10000", "listenPort": "0"}
-    options["lakeAutoCreateTopics"] = "true"
-    with Gateway(tmp_path / "g", namesrvAddr=name_server.address, **options) as gateway:
-        create(gateway, "dropped")
-        route = Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "dropped"})
-        wait_for(lambda: invoke(name_server.address, route).code == ResponseCode.SUCCESS)
-        drop = Command(RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": "dropped"})
-        assert invoke(name_server.address, drop).code == ResponseCode.SUCCESS
-        assert invoke(name_server.address, route).code == ResponseCode.TOPIC_NOT_EXIST
-        client, deadline, number = Client(gateway.address), time.monotonic() + 60, 0
-        while invoke(name_server.address, route).code != ResponseCode.SUCCESS:
-            assert time.monotonic() < deadline
-            client.send(f"changes-{number}", b"makes the topic")  # more often than every period
-            number += 1
-            time.sleep(1)
-        client.close()
-        assert number >= 2
+    monkeypatch.setattr(RegistrationOptions, "period_s", 0.5)  # 10 s is the least that an option may say
+    dropped = {"topic": "dropped"}
+    route = Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, dropped)
+
+    async def scenario() -> None:
+        client, changes = RemotingClient(), 0
+
+        async def answered(command: Command) -> int:
+            return (await client.invoke(name_server.address, command)).code
+
+        async def known() -> bool:
+            return await answered(route) == ResponseCode.SUCCESS
+
+        async def known_again() -> bool:
+            nonlocal changes
+            changes += 1  # far more often than every period
+            broker.catalog.put_topic(Topic(f"changes-{changes}", 1, 1))
+            return await known()
+
+        options = {"namesrvAddr": name_server.address, "enableSingleTopicRegister": "true"}
+        async with running(tmp_path / "store", **options) as broker:
+            broker.registration.start(5)
+            broker.catalog.put_topic(Topic("dropped", 1, 1))
+            await until(known)
+            assert (
+                await answered(Command(RequestCode.DELETE_TOPIC_IN_NAMESRV, dropped)) == ResponseCode.SUCCESS
+            )
+            assert not await known()
+            await until(known_again)
+            assert changes > 2
+            await broker.registration.stop()
+        await client.close()
+
+    asyncio.run(scenario())
 
 
 def test_what_a_topic_of_others_accepts_is_told(tmp_path: Path, name_server: NameServer) -> None:
-    options = {"namesrvAddr": name_server.address, "listenPort": "0"}
+    options = {"namesrvAddr": name_server.address, **QUICK}
     with (
         Gateway(tmp_path / "a", **options, brokerName="a") as a,
         Gateway(tmp_path / "b", **options, brokerName="b") as b,
     ):
         create(b, "fifo", 2, "--type", "FIFO")
         create(b, "any", 2, "--type", "NORMAL", "--type", "FIFO")
-        wait_for(lambda: "a broker joined" in a.log.read_text())
+        wait_until(lambda: "a broker joined" in a.log.read_text())
         for topic, expected in (
             ("fifo", [pb.FIFO]),
             ("any", [pb.NORMAL, pb.FIFO, pb.DELAY, pb.TRANSACTION]),
         ):
-            wait_for(lambda topic=topic: routes(a.grpc_port, topic) == {"b": (b.grpc_port, 2)})
+            wait_until(lambda topic=topic: routes(a.grpc_port, topic) == {"b": (b.grpc_port, 2)})
             queues = asked_route(a, topic).message_queues
             assert [list(each.accept_message_types) for each in queues] == [expected] * 2

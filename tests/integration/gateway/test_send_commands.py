@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -20,7 +18,8 @@ from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_testing.client import OPTIONS, Client
 from lakebroker_testing.gateway import Gateway
-from tests.integration.gateway.test_extending import install
+from tests.support.packages.installed import finding, install
+from tests.support.waiting import wait_until
 
 TYPES = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY", "LITE")
 _RULES = """
@@ -75,15 +74,18 @@ def said(gateway: Gateway, *arguments: str, status: int = 2) -> str:
     return done.stderr
 
 
-def received(client: Client, topic: str, group: str, count: int, wait_s: float = 30) -> list[pb.Message]:
+def received(client: Client, topic: str, group: str, count: int) -> list[pb.Message]:
     """So many, acknowledged."""
     found: list[pb.Message] = []
-    deadline = time.monotonic() + wait_s
-    while len(found) < count and time.monotonic() < deadline:
+
+    def come() -> bool:
         some = client.receive(topic, group, wait_ms=1000)[1]
         if some:
             assert client.ack(topic, group, *some).status.code == pb.OK
-        found += some
+        found.extend(some)
+        return len(found) >= count
+
+    wait_until(come)
     return found
 
 
@@ -110,8 +112,8 @@ def test_a_delay_or_a_time_is_of_a_delayed_message(
     gateway: Gateway, client: Client, name: str, how: str
 ) -> None:
     run(gateway, "topic", "create", name, "--type", "DELAY")
-    due = datetime.now(UTC) + timedelta(seconds=2)
-    row = sent(gateway, name, "x", how, "2s" if how == "--delay" else due.isoformat())
+    due = datetime.now(UTC) + timedelta(seconds=1)
+    row = sent(gateway, name, "x", how, "1s" if how == "--delay" else due.isoformat())
     assert row["type"] == "DELAY"
     assert row["recall_handle"]
     (found,) = received(client, name, name, 1)
@@ -247,12 +249,10 @@ def test_what_the_gateway_refuses_is_said(
     assert why in said(gateway, "send", topic, "x", *options, status=1)
 
 
-def test_a_half_that_cannot_be_ended_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_half_that_cannot_be_ended_is_said(tmp_path: Path) -> None:
     site = tmp_path / "site"
     install(site, "no_ends", _RULES, {"lakebroker.interceptors": {"ends": "no_ends:NoEnds"}})
-    before = os.environ.get("PYTHONPATH", "")
-    monkeypatch.setenv("PYTHONPATH", f"{site}{os.pathsep}{before}" if before else str(site))
-    with Gateway(tmp_path / "gateway", **OPTIONS) as gateway:
+    with Gateway(tmp_path / "gateway", wrapper=finding(site), **OPTIONS) as gateway:
         run(gateway, "topic", "create", "transaction", "--type", "TRANSACTION")
         told = said(gateway, "send", "transaction", "x", "--transaction", "commit", status=1)
     assert "transactions stay open" in told

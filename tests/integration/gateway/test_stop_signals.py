@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import signal
-import time
 from pathlib import Path
 
 import pytest
 
 from lakebroker_testing.gateway import Gateway
-from tests.support.peers.raw_http2 import RawPeer
+from tests.support.peers.raw_http2 import GOAWAY, RawPeer
+from tests.support.waiting import wait_until
 
 
 @pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
@@ -17,7 +17,6 @@ def test_two_signals_at_once_stop_it_in_an_orderly_way(tmp_path: Path, second: s
     with Gateway(tmp_path) as gateway:
         assert gateway.process is not None
         gateway.process.send_signal(signal.SIGTERM)
-        time.sleep(0.02)
         gateway.process.send_signal(second)
         assert gateway.process.wait(60) == 0
     assert "stopped" in gateway.log.read_text().splitlines()[-1]
@@ -30,8 +29,13 @@ def test_a_later_signal_ends_it_at_once_and_says_so(tmp_path: Path) -> None:
             peer.request(1, "/apache.rocketmq.v2.MessagingService/Telemetry", None, ("x-mq-client-id", "c"))
         )
         gateway.process.send_signal(signal.SIGTERM)  # it waits for the call, whose end never comes
-        time.sleep(2)
-        assert gateway.process.poll() is None
-        gateway.process.send_signal(signal.SIGTERM)
-        assert gateway.process.wait(5) == 1
+        peer.until(lambda each: each.kind == GOAWAY, 60)
+
+        def ended() -> bool:
+            """Once a signal is no longer one with the first."""
+            gateway.process.send_signal(signal.SIGTERM)
+            return gateway.process.poll() is not None
+
+        wait_until(ended)
+        assert gateway.process.returncode == 1
     assert "a second signal" in gateway.log.read_text().splitlines()[-1]

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import time
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -14,12 +11,18 @@ from broker_gateway.messaging.ordered_sends import bucket
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_testing.client import Client
-from lakebroker_testing.gateway import ROOT, Gateway, NameServer, command
+from lakebroker_testing.gateway import Gateway, NameServer
+from lakebroker_testing.prestarted import start
+from tests.support.waiting import wait_until
 
 NAMES = ("a", "b", "c")
 QUEUES = 2
 """Of a topic, at each of them."""
-_QUICK = {"listenPort": "0", "grpcClientConsumerMinLongPollingTimeoutMillis": "100"}
+_QUICK = {
+    "listenPort": "0",
+    "grpcClientConsumerMinLongPollingTimeoutMillis": "100",
+    "pollNameServerInterval": "200",
+}
 
 
 def three_brokers(folder: Path, stack: ExitStack) -> dict[str, Gateway]:
@@ -36,7 +39,7 @@ def three_brokers(folder: Path, stack: ExitStack) -> dict[str, Gateway]:
 def wait_until_known(brokers: dict[str, Gateway], topic: str) -> None:
     """Each knows that all have the topic."""
     for each in brokers.values():
-        wait_for(lambda each=each: len(routes(each.grpc_port, topic)) == len(NAMES))
+        wait_until(lambda each=each: len(routes(each.grpc_port, topic)) == len(NAMES))
 
 
 def place(name: str) -> tuple[str, int]:
@@ -65,14 +68,10 @@ class Host:
         }
         given = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
         with self.log.open("wb") as log:
-            self.process = subprocess.Popen(
-                command("gateway", "--processes", "2", *given),
-                stdout=log,
-                stderr=log,
-                cwd=ROOT,
-                start_new_session=True,
+            self.process = start(
+                "gateway", "--processes", "2", *given, stdout=log, stderr=log, start_new_session=True
             )
-        wait_for(self.ports.exists, 60)
+        wait_until(self.ports.exists, self.log.read_text)
         self.stores = folder / "stores"
 
     def brokers(self) -> list[dict[str, Any]]:
@@ -89,12 +88,4 @@ def routes(port: int, topic: str) -> dict[str, tuple[int, int]]:
     for queue in answer.message_queues:
         name = queue.broker.name
         found[name] = (queue.broker.endpoints.addresses[0].port, found.get(name, (0, 0))[1] + 1)
-    return found
-
-
-def wait_for(condition: Callable[[], Any], limit_s: float = 30.0) -> Any:
-    deadline = time.monotonic() + limit_s
-    while not (found := condition()):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
     return found

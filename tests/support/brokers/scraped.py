@@ -31,6 +31,12 @@ def value(numbers: Numbers, name: str, **labels: str) -> float:
     return numbers[name, frozenset(labels.items())]
 
 
+def metric(port: int, name: str, **labels: str) -> float:
+    """Of a broker on this machine: the first with these labels among its own."""
+    numbers = scraped(f"http://127.0.0.1:{port}/metrics")
+    return next(found for (each, own), found in numbers.items() if each == name and labels.items() <= own)
+
+
 def metrics_url(reput: Reput) -> str:
     """Where a reput with --metrics-port serves; waits until it does."""
     until = time.monotonic() + PATIENCE_S

@@ -1,0 +1,42 @@
+"""Extensions that cannot be loaded are named with the reason; a start ends then: `tests/integration/gateway/test_extending.py`."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from broker_gateway.app.plug_ins import load_extensions
+from broker_gateway.config.gateway import load_config
+from broker_gateway.runtime.errors import HostError
+from tests.support.packages.installed import install
+
+BAD = """
+def broken(config):
+    raise ValueError("no licence")
+
+
+class Useless:
+    def __init__(self, config):
+        pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("example_bad:broken", "cannot be loaded: ValueError: no licence"),
+        ("example_bad:missing", "cannot be loaded: AttributeError"),
+        ("example_none:x", "cannot be loaded: ModuleNotFoundError"),
+        ("example_bad:Useless", "has no method before, after"),
+    ],
+)
+def test_an_extension_that_cannot_be_loaded_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str, message: str
+) -> None:
+    install(tmp_path, "example_bad", BAD, {"lakebroker.interceptors": {"bad": value}})
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(HostError, match=re.escape(f"the extension bad ({value})")) as refused:
+        load_extensions(load_config(None, {}, {})[0])
+    assert message in str(refused.value)
