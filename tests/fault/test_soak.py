@@ -1,12 +1,12 @@
 """A soak of all message types: a gateway that is killed again and again, a streaming reput, and a ledger that equals the lake.
 
+In the short form the lake is made when the traffic is over, without Spark.
 LAKEBROKER_SOAK_SEED repeats the draws of a run (0: others each time, as in the long form), LAKEBROKER_SOAK_SECONDS sets how long traffic goes on.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import random
 import signal
@@ -21,12 +21,15 @@ from lakebroker_testing.gateway import ROOT, Gateway, Reput, command
 from lakebroker_testing.real_rocketmq import free_ports
 from store.errors import OffsetOutOfRangeError
 from store.log_reader import LogReader
+from structured_streaming.maintenance.check import check_lake
 from tests.suite.evidence import EVIDENCE
 from tests.support.lakes.checks import assert_exact
+from tests.support.lakes.streamed import stream
 from tests.support.soak.traffic import OPTIONS, Traffic
 from tests.support.soak.verdict import View, differences, joined, of_lake, of_log, outstanding, told
+from tests.support.waiting import wait_until
 
-SECONDS = float(os.environ.get("LAKEBROKER_SOAK_SECONDS", "600" if EVIDENCE else "40"))
+SECONDS = float(os.environ.get("LAKEBROKER_SOAK_SECONDS", "600" if EVIDENCE else "6"))
 SEED = int(os.environ.get("LAKEBROKER_SOAK_SEED", "0" if EVIDENCE else "6")) or random.randrange(1, 1 << 32)
 SEGMENTS = ("stay", "go") if EVIDENCE else ("stay",)
 GATEWAY_TELLS = {"stay": "log recovered", "go": "segments deleted"}
@@ -37,6 +40,7 @@ AT_ONCE = {
     "cleanResourceInterval": "1000",
 }
 REPUT_DEATHS = 2 if EVIDENCE else 0
+BETWEEN_DEATHS_S = (4, 9) if EVIDENCE else (2, 4)
 _DRAIN_S = 300.0
 WANTED = (
     "acknowledged",
@@ -50,6 +54,26 @@ WANTED = (
     "calls without an answer",
 )
 """Counts of the ledger."""
+
+
+class ReputAfterwards:
+    """No process: the lake is made at the end."""
+
+    deaths = 0
+
+    def __init__(self, folder: Path) -> None:
+        self.lake = folder / "lake"
+
+    def supervise(self) -> None:
+        """Nothing runs."""
+
+    def die_if_due(self, _elapsed_s: float) -> None:
+        """Nothing runs."""
+
+    wait_for_a_batch = stop = supervise
+
+    def catch_up(self, store: Path) -> None:
+        stream(store, self.lake, 1 << 20)
 
 
 class Reputs:
@@ -68,7 +92,10 @@ class Reputs:
         self._started += 1
         return Reput(self.lake, log, "--brokers", self._gateway.address, "--sink", "delta")
 
-    def die(self) -> None:
+    def die_if_due(self, elapsed_s: float) -> None:
+        due_s = (self.deaths + 1) * SECONDS / (REPUT_DEATHS + 1)
+        if self.deaths == REPUT_DEATHS or elapsed_s < due_s or not self.now.batches():
+            return
         os.killpg(self.now.process.pid, signal.SIGKILL)
         self.now.process.wait()
         self.deaths += 1
@@ -85,11 +112,21 @@ class Reputs:
         self.now = self._begun()
 
     def wait_for_a_batch(self) -> None:
-        deadline = time.monotonic() + _DRAIN_S
         self.supervise()
-        while not self.now.batches():
-            assert time.monotonic() < deadline, f"no batch came: {self.now.log.read_text()[-3000:]}"
-            time.sleep(0.2)
+        wait_until(self.now.batches, self.now.log.read_text)
+
+    def stop(self) -> None:
+        self.now.stop()
+
+    def catch_up(self, store: Path) -> None:
+        done = subprocess.run(
+            command("reput", "--store", str(store), "--lake", str(self.lake), "--sink", "delta", "--once"),
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
 
 
 @pytest.mark.timeout(max(900, SECONDS * 3))
@@ -106,7 +143,7 @@ def test_the_ledger_equals_the_lake(
     with Gateway(tmp_path, patient=True, **options) as gateway:
         traffic = Traffic(gateway.address, SEED)
         traffic.prepare()
-        reputs = Reputs(tmp_path, gateway)
+        reputs = Reputs(tmp_path, gateway) if EVIDENCE else ReputAfterwards(tmp_path)
         with running(traffic, reputs):
             traffic.begin()
             deaths = crash(gateway, traffic, reputs, rng, GATEWAY_TELLS[segments])
@@ -116,13 +153,14 @@ def test_the_ledger_equals_the_lake(
             traffic.stop()
         assert gateway.terminate() == 0
     assert not traffic.defects, traffic.defects
-    catch_up(reputs.lake, gateway.store)
+    reputs.catch_up(gateway.store)
     if segments == "stay":
         assert_exact(reputs.lake, gateway.store)
     found, ledger = of_lake(reputs.lake), traffic.ledger
     wrong = differences(ledger, found)
     assert not wrong, told(wrong, ledger, everything(gateway.store, reputs.lake), found)
-    assert lake_check(reputs.lake, gateway.store) == []
+    checked = check_lake(str(reputs.lake), [str(gateway.store)])
+    assert [each.problems for each in checked if each.problems] == []
     record_property("seed", SEED)
     record_property("seconds of traffic", SECONDS)
     record_property("deaths of the gateway", deaths)
@@ -136,7 +174,7 @@ def test_the_ledger_equals_the_lake(
 
 
 @contextlib.contextmanager
-def running(traffic: Traffic, reputs: Reputs) -> Iterator[None]:
+def running(traffic: Traffic, reputs: Reputs | ReputAfterwards) -> Iterator[None]:
     """Ends all of it, however the block ends."""
     try:
         yield
@@ -144,10 +182,12 @@ def running(traffic: Traffic, reputs: Reputs) -> Iterator[None]:
         try:
             traffic.stop()
         finally:
-            reputs.now.stop()
+            reputs.stop()
 
 
-def crash(gateway: Gateway, traffic: Traffic, reputs: Reputs, rng: random.Random, told: str) -> int:
+def crash(
+    gateway: Gateway, traffic: Traffic, reputs: Reputs | ReputAfterwards, rng: random.Random, told: str
+) -> int:
     """Kills the gateway every some seconds while there is traffic, and the reput at times; how often the gateway died.
 
     On a busy machine that goes on until all of `WANTED` happened, and the gateway's log has what is to be `told`.
@@ -163,7 +203,7 @@ def crash(gateway: Gateway, traffic: Traffic, reputs: Reputs, rng: random.Random
         if elapsed > SECONDS and not missing:
             return deaths
         assert elapsed < SECONDS + _DRAIN_S, f"{missing} did not happen: {traffic.ledger.counts}"
-        time.sleep(rng.uniform(4, 9))
+        time.sleep(rng.uniform(*BETWEEN_DEATHS_S))
         assert not traffic.defects, traffic.defects
         traffic.up.clear()
         gateway.kill()
@@ -171,9 +211,7 @@ def crash(gateway: Gateway, traffic: Traffic, reputs: Reputs, rng: random.Random
         gateway.start()
         traffic.up.set()
         reputs.supervise()
-        due = (reputs.deaths + 1) * SECONDS / (REPUT_DEATHS + 1)
-        if reputs.deaths < REPUT_DEATHS and elapsed > due and reputs.now.batches():
-            reputs.die()
+        reputs.die_if_due(elapsed)
 
 
 def drain(gateway: Gateway, traffic: Traffic, lake: Path) -> None:
@@ -196,31 +234,3 @@ def everything(store: Path, lake: Path) -> View:
             continue  # a segment went meanwhile
         finally:
             reader.close()
-
-
-def catch_up(lake: Path, store: Path) -> None:
-    done = subprocess.run(
-        command("reput", "--store", str(store), "--lake", str(lake), "--sink", "delta", "--once"),
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-
-
-def lake_check(lake: Path, store: Path) -> list[object]:
-    """The problems that `lakebroker lake check` finds."""
-    done = subprocess.run(
-        command("lake", "check", "--lake", str(lake), "--store", str(store), "--json"),
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=600,
-    )
-    answer = json.loads(done.stdout)
-    found = [row for row in answer["checked"] if row["problems"]]
-    assert bool(done.returncode) == bool(answer["problems"]) == bool(found), done.stderr
-    return found
