@@ -20,6 +20,17 @@ from tests.support.spark.jvm import environment
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_DEAR = ("rocketmq", "spark")
+"""Fixtures of a session that are made once for all workers: they take many seconds to start, and much memory."""
+_LONGEST = (
+    *_DEAR,
+    "tests/interop/test_store_exchange.py",
+    "tests/interop/test_scale_out.py",
+    "tests/interop/test_catalogs.py",
+    "tests/interop/test_object_store.py",
+)
+"""Groups that begin first, so that no worker is left alone with one of them at the end."""
+
 
 def pytest_configure(config: pytest.Config) -> None:
     shared = ExitStack()
@@ -34,6 +45,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.hook.pytest_deselected(items=long)
     for item in long:
         items.remove(item)
+    divide(items)
+
+
+def divide(items: list[pytest.Item]) -> None:
+    """Groups for the workers (`--dist loadgroup`): a file stays in one, and so do all files that share a fixture of `_DEAR`."""
+    groups = {}
+    for item in items:
+        shared = [name for name in _DEAR if name in getattr(item, "fixturenames", ())]
+        if shared or item.path not in groups:
+            groups[item.path] = shared[0] if shared else str(item.path.relative_to(item.config.rootpath))
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group(groups[item.path]))
+    rank = {name: at for at, name in enumerate(_LONGEST)}
+    items.sort(key=lambda item: rank.get(groups[item.path], len(rank)))
 
 
 @pytest.fixture(scope="session")

@@ -1,8 +1,4 @@
-"""What tests beside RocketMQ share, and how their files are divided among workers.
-
-All files of tests that share the real RocketMQ are one group, for one worker; every other file is a group of its own. The
-longest groups come first, so that no worker is left alone with one of them at the end.
-"""
+"""What tests beside RocketMQ share."""
 
 from __future__ import annotations
 
@@ -14,20 +10,6 @@ import pytest
 from lakebroker_testing.real_rocketmq import RocketMQ
 from tests.support.rocketmq.mqadmin import MqAdmin
 from tests.support.rocketmq.put_off_calls import OPTIONS
-
-_LONGEST = ("rocketmq", "test_store_exchange", "test_scale_out", "test_catalogs", "test_object_store")
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    sharing = {item.path for item in items if "rocketmq" in getattr(item, "fixturenames", ())}
-    rank = {name: at for at, name in enumerate(_LONGEST)}
-
-    def group(item: pytest.Item) -> str:
-        return "rocketmq" if item.path in sharing else item.path.stem
-
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group(group(item)))
-    items.sort(key=lambda item: rank.get(group(item), len(rank)))
 
 
 @pytest.fixture(scope="session")
