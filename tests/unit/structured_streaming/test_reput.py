@@ -156,6 +156,28 @@ def test_what_was_away_for_long_leaves_tries_to_what_fails_then(
         assert run()
 
 
+@pytest.mark.usefixtures("handlers")
+def test_a_python_that_starts_late_is_waited_for_and_said(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also by a run that ends by itself: Spark waits 10 s, and a host may be slower."""
+    session: Any = None
+    for name, value in (("LONGEST_WAIT_S", 0.0), ("SIGNAL_S", 0.0)):
+        monkeypatch.setattr(reput_query, name, value)
+    late = f"org.apache.spark.SparkException: {reput_query.WORKER_LATE}."
+    ends: list[str | bool] = [*[late] * reput_query.RETRIES_ONCE, True]
+    monkeypatch.setattr(reput_query, "_run_query", lambda *_: ends.pop(0))
+    options = reput_query.ReputOptions("/nowhere", store="/nowhere", once=True)
+    assert reput_query.run_until_done(
+        session, options, lambda report: None, FolderDestination(options), Stopping()
+    )
+    told = capsys.readouterr().err.splitlines()
+    assert len(told) == reput_query.RETRIES_ONCE
+    assert all(
+        "did not start within 10 s" in line and "the query starts again in 0 s" in line for line in told
+    )
+
+
 def away() -> LakeError:
     try:
         raise LakeError("the table cannot be read") from StoreAwayError("nobody answers")
