@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -42,20 +43,24 @@ client.channel.close()
 """
 
 
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    with Gateway(tmp_path_factory.mktemp("gateway")) as started:
+        yield started
+
+
 @pytest.mark.parametrize("imports", FIRST.values(), ids=FIRST.keys())
-def test_both_work_in_one_process(tmp_path: Path, imports: str) -> None:
+def test_both_work_in_one_process(gateway: Gateway, tmp_path: Path, imports: str) -> None:
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     packages = interpreter().parent.parent / "lib" / version / "site-packages"
-    with Gateway(tmp_path) as gateway:
-        done = subprocess.run(
-            [sys.executable, "-c", SCRIPT.format(imports=imports), gateway.address, str(packages)],
-            cwd=ROOT,
-            env={**os.environ, "HOME": str(tmp_path)},  # the client writes its log there
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        assert done.stdout == "b'inside'\nb'over gRPC'\n"
-        assert gateway.terminate() == 0
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT.format(imports=imports), gateway.address, str(packages)],
+        cwd=ROOT,
+        env={**os.environ, "HOME": str(tmp_path)},  # the client writes its log there
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "b'inside'\nb'over gRPC'\n"

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from lakebroker_testing.gateway import ROOT, Gateway, NameServer, command
+from lakebroker_testing.gateway import Gateway, NameServer
+from lakebroker_testing.prestarted import run
 from structured_streaming.errors import SourceError, UnreachableError
 from structured_streaming.reput_options import Goal, ReputOptions, checked
 from structured_streaming.source import name_servers
@@ -21,8 +20,9 @@ from structured_streaming.source.data_source import LakebrokerDataSource
 from structured_streaming.source.log_ends import LogEnds
 from tests.support.logs.written import written
 from tests.support.peers.answering import answering, frame
+from tests.support.waiting import wait_until
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(900)
 
 
 class Rows:
@@ -37,14 +37,20 @@ class Rows:
 
     def until(self, reached: Callable[[], bool]) -> None:
         """Reads on until that is so."""
-        limit = time.monotonic() + 100
-        while not reached():
-            assert time.monotonic() < limit, f"{self.counts}; {self.said()}"
-            latest = self.stream.latestOffset(self.offset, self.stream.getDefaultReadLimit())
-            for part in self.stream.partitions(self.offset, latest) if latest != self.offset else ():
-                for batch in self.stream.read(part):
-                    self.counts.update(batch["broker"].to_pylist())
-            self.offset = latest
+
+        def read_on() -> bool:
+            if not reached():
+                self._read()
+            return reached()
+
+        wait_until(read_on, lambda: f"more than {self.counts}; {self.said()}")
+
+    def _read(self) -> None:
+        latest = self.stream.latestOffset(self.offset, self.stream.getDefaultReadLimit())
+        for part in self.stream.partitions(self.offset, latest) if latest != self.offset else ():
+            for batch in self.stream.read(part):
+                self.counts.update(batch["broker"].to_pylist())
+        self.offset = latest
 
     def said(self) -> str:
         return self._notes.read_text() if self._notes.exists() else ""
@@ -58,10 +64,8 @@ def gateway(folder: Path, name: str, count: int, name_server: NameServer) -> Gat
 
 def registered(server: NameServer, count: int) -> None:
     """Waits until so many brokers are known: a gateway serves before it is registered."""
-    until = time.monotonic() + 60
-    while len(name_servers.NameServers([server.address]).look().targets) < count:
-        assert time.monotonic() < until, f"{count} brokers are not registered"
-        time.sleep(0.1)
+    known = name_servers.NameServers([server.address])
+    wait_until(lambda: len(known.look().targets) == count, f"registration of {count} brokers")
 
 
 def test_a_union_asks_all_that_are_registered(tmp_path: Path) -> None:
@@ -141,8 +145,7 @@ def test_a_broker_that_a_name_server_forgot_is_read_while_it_answers(
         rows.until(lambda: rows.counts == {"broker-a": 100, "broker-b": 100})
         del brokers["broker-b"]
         rows.until(looked_again())
-        topic = ("topic", "create", "orders", "--gateway", other.address)
-        subprocess.run(command(*topic), cwd=ROOT, check=True, capture_output=True, timeout=60)
+        run("topic", "create", "orders", "--gateway", other.address, check=True)
         end = rows.offset["broker-b"]["offset"]
         rows.until(lambda: rows.offset["broker-b"]["offset"] > end)
         assert rows.said() == ""
@@ -158,9 +161,7 @@ def test_a_run_that_ends_by_itself_takes_those_that_are_there(tmp_path: Path) ->
 
     def refused(address: str) -> str:
         """The one line that ends a reput before Spark starts."""
-        done = subprocess.run(
-            command("reput", "--namesrv", address, "--lake", lake), cwd=ROOT, capture_output=True, text=True
-        )
+        done = run("reput", "--namesrv", address, "--lake", lake)
         assert done.returncode == 1
         (line,) = done.stderr.splitlines()
         return line

@@ -7,12 +7,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from tests.suite.rounds import ROOT, busy_processes
+from tests.support.waiting import wait_until
 
 PASSES, FAILS, WAITS, LIMITED = (
     "def test_passes() -> None:\n    pass\n",
@@ -56,17 +56,16 @@ def children(pid: int) -> list[int]:
 
 def wait_until_gone(pids: list[int]) -> None:
     """A child that nobody waited for is a zombie until the system's first process does."""
-    deadline = time.monotonic() + 600
     for pid in pids:
         stat = Path(f"/proc/{pid}/stat")
-        while stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z":
-            assert time.monotonic() < deadline, f"process {pid} still runs"
-            time.sleep(0.05)
+        wait_until(
+            lambda stat=stat: not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z",
+            f"the end of process {pid}",
+        )
 
 
-@pytest.mark.parametrize("workers", ["0", "2"])
-def test_rounds_that_pass(tmp_path: Path, workers: str) -> None:
-    process = rounds(tmp_path, PASSES, "--rounds", "2", "--busy", "1", "--workers", workers)
+def test_rounds_that_pass(tmp_path: Path) -> None:
+    process = rounds(tmp_path, PASSES, "--rounds", "2", "--busy", "1", "--workers", "2")
     out, err = process.communicate(timeout=1200)
     assert process.returncode == 0, err
     assert [line.split() for line in out.splitlines()][1:] == [
@@ -75,42 +74,36 @@ def test_rounds_that_pass(tmp_path: Path, workers: str) -> None:
     ]
     lines = [json.loads(line) for line in (tmp_path / "rounds.jsonl").read_text().splitlines()]
     assert [(each["passed"], each["failures"], each["status"]) for each in lines] == [(1, [], 0)] * 2
-    assert [(each["busy"], each["workers"]) for each in lines] == [(1, int(workers))] * 2
+    assert [(each["busy"], each["workers"]) for each in lines] == [(1, 2)] * 2
     assert {each["paths"][0] for each in lines} == {str(tmp_path / "test_given.py")}
     assert not list(tmp_path.glob("lakebroker-rounds-*"))
 
 
 def test_a_round_that_fails_names_the_test_and_keeps_what_was_printed(tmp_path: Path) -> None:
-    process = rounds(tmp_path, PASSES + FAILS, "--rounds", "1", "--busy", "0", "--json")
+    """Limits have grown with the busy processes."""
+    given = ("--rounds", "1", "--busy", "2", "--workers", "0", "--json")
+    process = rounds(tmp_path, PASSES + FAILS + LIMITED, *given)
     out, err = process.communicate(timeout=1200)
     assert process.returncode == 1
     (found,) = [json.loads(line) for line in out.splitlines()]
-    assert (found["passed"], found["failed"], found["status"]) == (1, 1, 1)
+    assert (found["passed"], found["failed"], found["status"]) == (2, 1, 1)
     assert [each.rpartition("::")[2] for each in found["failures"]] == ["test_fails"]
+    assert found["workers"] == 0
     (kept,) = tmp_path.glob("lakebroker-rounds-*")
     assert str(kept) in err
     assert "AssertionError" in (kept / "round-1.txt").read_text()
 
 
-def test_limits_grow_with_the_busy_processes(tmp_path: Path) -> None:
-    process = rounds(tmp_path, LIMITED, "--rounds", "1", "--busy", "2")
-    out, err = process.communicate(timeout=1200)
-    assert process.returncode == 0, out + err
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
 def test_no_busy_process_is_left(tmp_path: Path, number: signal.Signals) -> None:
-    process = rounds(tmp_path, WAITS, "--rounds", "1", "--busy", "3")
-    deadline = time.monotonic() + 600
-    while len(found := children(process.pid)) < 4:  # pytest is the fourth
-        assert process.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    busy, tests = found[:3], found[3]
+    process = rounds(tmp_path, WAITS, "--rounds", "1", "--busy", "1")
+    wait_until(lambda: process.poll() is not None or len(children(process.pid)) == 2, "pytest beside it")
+    assert process.poll() is None
+    busy, tests = children(process.pid)
     process.send_signal(number)
     process.communicate(timeout=1200)
     assert process.returncode != 0
-    wait_until_gone(busy)
+    wait_until_gone([busy])
     if number == signal.SIGKILL:
         os.kill(tests, signal.SIGKILL)
     wait_until_gone([tests])

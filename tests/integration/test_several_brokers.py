@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from deltalake import DeltaTable
+from pyspark.sql import Row
 
 from lakebroker_testing.gateway import Gateway
 from store.log_reader import LogReader
@@ -27,7 +28,7 @@ from structured_streaming.source.log_range import LogRange
 from tests.support.logs.written import written
 from tests.support.peers.relay import Relay
 
-BATCH = 8 << 20
+BATCH = 512 << 10
 SEGMENT = 16 << 20
 
 
@@ -73,9 +74,9 @@ class Reading:
         return [row for part in parts for batch in self.stream.read(part) for row in batch.to_pylist()]
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_brokers_with_long_backlogs_get_fair_shares(tmp_path: Path) -> None:
-    sizes = ((105_000, 900), (105_000, 900), (400, 10_000))  # two of more than 100 MB
+    sizes = ((6_600, 900), (6_600, 900), (25, 10_000))  # two of a dozen batches
     with gateways(tmp_path, *sizes) as started:
         reading = Reading(reader(*(each.address for each in started), maxBytesPerTrigger=str(BATCH)))
         found: list[Counter[str]] = []
@@ -96,16 +97,17 @@ def test_brokers_with_long_backlogs_get_fair_shares(tmp_path: Path) -> None:
     assert all(each["broker-1"] > 0.9 * each["broker-0"] for each in found[:-2])
 
 
-@pytest.mark.timeout(150)
-def test_a_broker_that_falls_silent_delays_nobody(tmp_path: Path) -> None:
+@pytest.mark.timeout(900)
+def test_a_broker_that_falls_silent_delays_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote, "CALL_S", 3.0)
     notes = tmp_path / "notes"
     with (
-        gateways(tmp_path, (2000, 10_000), (2000, 10_000)) as (far, near),
+        gateways(tmp_path, (2000, 1_000), (2000, 1_000)) as (far, near),
         Relay(far.address) as line,
         Relay("", silent=True) as never,
     ):
         addresses = (line.address, never.address, near.address)
-        reading = Reading(reader(*addresses, maxBytesPerTrigger=str(1 << 20), notes=str(notes)))
+        reading = Reading(reader(*addresses, maxBytesPerTrigger=str(100 << 10), notes=str(notes)))
         assert {part.broker for part in reading.batch()} == {"broker-0", "broker-1"}
         line.silence()
         (near_end,) = (each.readable_offset for each in [LogReader(near.store)])
@@ -119,37 +121,36 @@ def test_a_broker_that_falls_silent_delays_nobody(tmp_path: Path) -> None:
         while line.address not in said or never.address not in said:  # once their calls have run out
             reading.batch()
             said = notes.read_text() if notes.exists() else ""
-        assert len(said.splitlines()) == 2, said
+        for silent in (line, never):
+            assert said.count(silent.address) == 1, said
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_a_broker_that_is_always_slow_is_read_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_watch, "SHORTEST_REST_S", 0.1)
     notes = tmp_path / "notes"
     slow_s = 0.6 * log_watch.PATIENCE_S  # there, and back
     with (
-        gateways(tmp_path, (150, 10_000), (1000, 10_000)) as (far, near),
+        gateways(tmp_path, (30, 10_000), (100, 10_000)) as (far, near),
         Relay(far.address, slow_s=slow_s) as line,
     ):
         reading = Reading(
-            reader(near.address, line.address, maxBytesPerTrigger=str(1 << 20), notes=str(notes))
+            reader(near.address, line.address, maxBytesPerTrigger=str(256 << 10), notes=str(notes))
         )
         rows = Counter[str]()
         keys: set[tuple[str, int]] = set()
-        until = time.monotonic() + 150
-        while rows["broker-0"] < 150 or rows["broker-1"] < 1000:
-            assert time.monotonic() < until, f"read until now: {rows}"
+        while rows["broker-0"] < 30 or rows["broker-1"] < 100:
             for part in reading.batch():
                 for batch in reading.stream.read(part):
                     rows.update(batch["broker"].to_pylist())
                     keys.update(
                         zip(batch["broker"].to_pylist(), batch["physical_offset"].to_pylist(), strict=True)
                     )
-        assert len(keys) == rows.total() == 1150
-        assert len(notes.read_text().splitlines()) <= 2, "slow is said once"
+        assert len(keys) == rows.total() == 130
+        assert notes.read_text().count(f"{line.address} does not answer") <= 1, "slow is said once"
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_a_broker_cut_off_in_mid_batch_delays_only_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -159,8 +160,13 @@ def test_a_broker_cut_off_in_mid_batch_delays_only_itself(
     lake, reports = tmp_path / "lake", list[BatchReport]()
     create_tables(str(lake))
     commits = BatchCommits(DeltaCommitSink(str(lake)), Access(), reports.append)
-    with gateways(tmp_path, (800, 10_000), (800, 10_000)) as (near, far), Relay(far.address) as line:
-        options = {"lake": str(lake), "maxBytesPerTrigger": str(2 << 20), "partitionBytes": str(512 << 10)}
+
+    def commit(rows: list[dict[str, Any]]) -> None:
+        batch: Any = SimpleNamespace(collect=lambda: [Row(**row) for row in rows])
+        commits(batch, 0)
+
+    with gateways(tmp_path, (800, 1_000), (800, 1_000)) as (near, far), Relay(far.address) as line:
+        options = {"lake": str(lake), "maxBytesPerTrigger": str(400 << 10), "partitionBytes": str(50 << 10)}
         addresses = (near.address, line.address)
         reading = Reading(reader(*addresses, **options))
         parts = reading.batch()
@@ -171,7 +177,7 @@ def test_a_broker_cut_off_in_mid_batch_delays_only_itself(
         source = LakebrokerDataSource({"brokers": line.address})
         with pytest.raises(UnreachableError, match=r"nothing for|DEADLINE"):
             list(source.streamReader(source.schema()).read(mine[-1]))
-        commits._commit(manifest + reading.manifest(mine[-1:]))
+        commit(manifest + reading.manifest(mine[-1:]))
         assert line.address in capfd.readouterr().err
         assert {broker: end for (_, broker, _), end in reports[-1].ends.items()} == {
             "broker-0": max(part.end for part in parts if part.broker == "broker-0"),
@@ -181,12 +187,12 @@ def test_a_broker_cut_off_in_mid_batch_delays_only_itself(
         while progress(reports)["broker-0"] < ends["broker-0"]:
             parts = reading.batch()
             assert {part.broker for part in parts} <= {"broker-0"}
-            commits._commit(reading.manifest(parts))
+            commit(reading.manifest(parts))
         line.speak()
         while progress(reports)["broker-1"] < ends["broker-1"]:
-            commits._commit(reading.manifest(reading.batch()))
+            commit(reading.manifest(reading.batch()))
         while parts := reading.batch():
-            commits._commit(reading.manifest(parts))
+            commit(reading.manifest(parts))
         commits.close()
         for each in (near, far):
             each.terminate()

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from lakebroker_testing.gateway import ROOT, Gateway, command
+from lakebroker_testing.gateway import ROOT, Gateway
+from lakebroker_testing.prestarted import run
 from tests.support.machines.containerfiles import (
     CONTAINERS,
     command_of,
@@ -24,10 +25,6 @@ from tests.support.machines.containerfiles import (
 FILES = sorted(CONTAINERS.glob("*.Containerfile"))
 BROKER, JOBS = CONTAINERS / "broker.Containerfile", CONTAINERS / "jobs.Containerfile"
 EVERY = pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-
-
-def run(arguments: list[str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(arguments, capture_output=True, text=True, cwd=ROOT, check=False, timeout=120)
 
 
 def test_both_are_looked_at() -> None:
@@ -68,7 +65,7 @@ def test_builds_are_documented_in_the_format_that_has_health_checks() -> None:
 def test_its_entry_point_is_a_command_with_these_options(file: Path) -> None:
     program, name, *arguments = command_of(the(file, "ENTRYPOINT"))
     assert program == "lakebroker"
-    shown = run(command(name, "--help")).stdout
+    shown = run(name, "--help").stdout
     for option in (each for each in arguments if each.startswith("--")):
         assert option in shown
 
@@ -79,16 +76,16 @@ def test_the_brokers_health_check_tells_a_gateway_that_serves(tmp_path: Path) ->
     with Gateway(tmp_path) as gateway:
         asked = [each.replace("127.0.0.1:8081", gateway.address) for each in arguments]
         assert gateway.address in asked
-        healthy = run(command(*asked))
+        healthy = run(*asked)
         assert (healthy.returncode, healthy.stdout) == (0, f"{gateway.address} serves\n")
         assert gateway.terminate() == 0
-        gone = run(command(*asked))
+        gone = run(*asked)
     assert gone.returncode == 1
     assert "no gateway at" in gone.stderr
 
 
 def test_the_ports_are_those_of_the_options() -> None:
-    shown = dict(line.split("=", 1) for line in run(command("gateway", "-p")).stdout.splitlines())
+    shown = dict(line.split("=", 1) for line in run("gateway", "-p").stdout.splitlines())
     listen = int(shown["listenPort"])
     ports = [shown["grpcServerPort"], str(listen), str(listen - 2), shown["metricsPromExporterPort"]]
     assert the(BROKER, "EXPOSE").split() == ports
@@ -101,8 +98,12 @@ def test_the_jobs_health_check_asks_the_port_of_the_entry_point(tmp_path: Path) 
     assert f"127.0.0.1:{port}/" in check[-1]
     with Gateway(tmp_path) as gateway:  # the same server of metrics
         script = re.sub(rf"127\.0\.0\.1:{port}", f"127.0.0.1:{gateway.metrics_port}", check[-1])
-        assert run([sys.executable, "-c", script]).returncode == 0
+        assert python(script).returncode == 0
         assert gateway.terminate() == 0
-    gone = run([sys.executable, "-c", script])
+    gone = python(script)
     assert gone.returncode != 0
     assert urllib.error.URLError.__name__ in gone.stderr
+
+
+def python(script: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
