@@ -24,16 +24,9 @@ HOST = Host("127.0.0.1", 10911)
 LOG = Path("commitlog", f"{0:020d}")
 
 
-@pytest.fixture(autouse=True)
-def _nothing_loses_power(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Thousands of starts, whose fsyncs would be most of the time."""
-    monkeypatch.setattr(os, "fsync", lambda fd: None)
-    monkeypatch.setattr(os, "fdatasync", lambda fd: None)
-
-
 @pytest.fixture
 def tmp_path() -> Iterator[Path]:
-    """In memory where there is such a folder, for the same reason."""
+    """In memory where there is such a folder: thousands of starts."""
     with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as name:
         yield Path(name)
 
