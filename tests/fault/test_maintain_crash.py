@@ -1,4 +1,8 @@
-"""A reput writes a lake while maintenance after maintenance is killed: no row is lost or there twice, for any reader."""
+"""A lake grows while maintenance with an Iceberg mirror is killed: no row is lost or there twice, and Iceberg's clients read a whole
+version at any time.
+
+What a death at each single call leaves is shown in process (tests/unit/structured_streaming/maintenance, iceberg).
+"""
 
 from __future__ import annotations
 
@@ -12,92 +16,108 @@ from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
-from pyspark.sql import SparkSession
+from typer.testing import CliRunner
 
+from broker_gateway.cli.main import app
 from lakebroker_testing.gateway import ROOT, command
 from lakebroker_testing.logs import LogWriter
-from store.log_reader import LogReader
-from structured_streaming.commit.delta_commit import LakeProgress
-from structured_streaming.commit.ends import Ends
+from structured_streaming.maintenance.check import check_lake
 from tests.suite.evidence import EVIDENCE
 from tests.support.lakes.checks import assert_exact
+from tests.support.lakes.iceberg_readers import assert_mirrored, opened
+from tests.support.lakes.maintained import reput
+from tests.support.waiting import wait_until
 
-PIECES = 400 if EVIDENCE else 3
-"""Of the log that the reput finds, one after another."""
+ROUNDS = 100 if EVIDENCE else 1
+SEED = random.randrange(1 << 32)
+SMALL = ("--target-file-size", "64KiB")
 
 
-def started(*arguments: str, errors: Path) -> subprocess.Popen[bytes]:
-    with errors.open("ab") as output:
-        return subprocess.Popen(
-            command(*arguments), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=output, start_new_session=True
-        )
+class GrowingLake:
+    """A lake of a log that goes on."""
+
+    def __init__(self, folder: Path, writer: LogWriter) -> None:
+        self.store, self.lake, self.errors = folder / "store", folder / "lake", folder / "errors"
+        self._writer = writer
+        writer.everything()
+        self.grow()
+
+    def grow(self) -> None:
+        """A batch more."""
+        self._writer.messages(5)
+        self._writer.store.flush()
+        reput(self.store, str(self.lake))
+
+    def maintenance(self) -> subprocess.Popen[bytes]:
+        """That goes on until it is ended."""
+        with self.errors.open("ab") as output:
+            return subprocess.Popen(
+                command("maintain", "--lake", str(self.lake), "--iceberg", *SMALL, "--every", "1s"),
+                cwd=ROOT,
+                stdout=subprocess.DEVNULL,
+                stderr=output,
+                start_new_session=True,
+            )
+
+    def grow_until(self, reached: Callable[[], bool], *processes: subprocess.Popen[bytes]) -> None:
+        """A batch after the other while all processes go on."""
+
+        def grown() -> bool:
+            assert all(process.poll() is None for process in processes), self.errors.read_text()
+            self.grow()
+            return reached()
+
+        wait_until(grown, lambda: f"{self.snapshots()} snapshots came: {self.errors.read_text()}")
+
+    def snapshots(self) -> int:
+        """How many the mirror of messages has had; 0 before all tables have one."""
+        if not (self.lake / "_iceberg/lakebroker/reput_progress/metadata/version-hint.text").exists():
+            return 0
+        return opened(self.lake, "messages").metadata.last_sequence_number
+
+    def grow_until_mirrored(self, *processes: subprocess.Popen[bytes]) -> None:
+        before = self.snapshots()
+        self.grow_until(lambda: self.snapshots() > before, *processes)
+
+
+@pytest.mark.timeout(4 * 3600 if EVIDENCE else 600)
+def test_maintenance_is_killed_again_and_again_and_two_at_once_are_stopped(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    rng = random.Random(SEED)
+    print(f"seed {SEED}")
+    with LogWriter(tmp_path / "store") as writer:
+        lake = GrowingLake(tmp_path, writer)
+        for _ in range(ROUNDS):
+            process = lake.maintenance()
+            try:
+                lake.grow_until_mirrored(process)
+                until = time.monotonic() + rng.random() * (3 if EVIDENCE else 0)
+                lake.grow_until(lambda until=until: time.monotonic() > until, process)
+                assert process.poll() is None, lake.errors.read_text()
+            finally:
+                end(process, signal.SIGKILL)
+            assert_mirrored(lake.lake, is_newest=False)
+        processes = [lake.maintenance() for _ in range(2)]
+        try:
+            lake.grow_until_mirrored(*processes)
+        finally:
+            ends = [end(process, signal.SIGTERM) for process in processes]
+        assert ends == [0, 0], lake.errors.read_text()
+        lake.grow()
+    record_property("killed", ROUNDS)
+    assert set(lake.errors.read_text().splitlines()) == {"lakebroker: stopped by SIGTERM"}
+    done = CliRunner().invoke(app, ["maintain", "--lake", str(lake.lake), *SMALL])
+    assert done.exit_code == 0, done.output
+    assert "made as a whole" not in done.output
+    assert_mirrored(lake.lake)
+    assert_exact(lake.lake, lake.store)
+    assert [found.problems for found in check_lake(str(lake.lake), [str(lake.store)]) if found.problems] == []
+    operations = [each["operation"] for each in DeltaTable(str(lake.lake / "messages")).history()]
+    assert "OPTIMIZE" in operations[:-1]
 
 
 def end(process: subprocess.Popen[bytes], number: int) -> int:
     if process.poll() is None:
         os.killpg(process.pid, number)
-    return process.wait(300)
-
-
-@pytest.mark.timeout(4 * 3600 if EVIDENCE else 1200)
-def test_maintenance_killed_beside_a_reput(
-    spark: SparkSession, tmp_path: Path, record_property: Callable[[str, object], None]
-) -> None:
-    store, lake, errors = tmp_path / "store", tmp_path / "lake", tmp_path / "errors"
-    rng = random.Random(1)
-    maintain = ("maintain", "--lake", str(lake), "--target-file-size", "64KiB", "--every", "1s")
-    killed = 0
-    with LogWriter(store) as writer:
-        writer.everything()
-        writer.store.request_flush()
-        reput = started(
-            "reput", "--store", str(store), "--lake", str(lake), "--batch-bytes", "1048576", errors=errors
-        )
-        try:
-            while not held(lake):
-                assert reput.poll() is None, errors.read_text()
-                time.sleep(0.1)
-            for _ in range(PIECES):
-                before, process = held(lake), started(*maintain, errors=errors)
-                try:
-                    until = time.monotonic() + rng.random() * 6  # where it is killed is left to chance
-                    while time.monotonic() < until or held(lake) == before:
-                        assert reput.poll() is None, errors.read_text()
-                        writer.messages(20)
-                        writer.store.request_flush()
-                        time.sleep(0.1)
-                    assert process.poll() is None, errors.read_text()
-                finally:
-                    killed += end(process, signal.SIGKILL) == -signal.SIGKILL
-            while LakeProgress(str(lake)).offsets != log_ends(store):
-                assert reput.poll() is None, errors.read_text()
-                time.sleep(0.1)
-            assert end(reput, signal.SIGTERM) == 0, errors.read_text()
-        finally:
-            end(reput, signal.SIGKILL)
-    assert started(*maintain[:-2], errors=errors).wait(600) == 0, errors.read_text()
-    check = ("lake", "check", "--lake", str(lake), "--store", str(store))
-    assert started(*check, errors=errors).wait(600) == 0, errors.read_text()
-    record_property("killed", killed)
-    assert killed == PIECES
-    counts = assert_exact(lake, store)
-    for name, count in counts.items():
-        assert spark.read.format("delta").load(str(lake / name)).count() == count
-    operations = [each["operation"] for each in DeltaTable(str(lake / "messages")).history()]
-    assert "OPTIMIZE" in operations[:-1]
-
-
-def log_ends(store: Path) -> Ends:
-    """How far the log can be read."""
-    reader = LogReader(store)
-    try:
-        return {(reader.broker, reader.log_id): reader.readable_offset}
-    finally:
-        reader.close()
-
-
-def held(lake: Path) -> int:
-    """How many batches the lake has."""
-    if not (lake / "reput_progress" / "_delta_log").exists():
-        return 0
-    return DeltaTable(str(lake / "reput_progress")).transaction_version("lakebroker-batch") or 0
+    return process.wait()
