@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import pytest
 
@@ -10,3 +11,13 @@ EVIDENCE = os.environ.get("LAKEBROKER_EVIDENCE") == "1"
 """Whether the long versions are asked for."""
 LONG = pytest.mark.evidence
 """Marks a test, or one of its parameters, that `make evidence` alone has: a shorter one shows nearly the same."""
+
+
+def seeds(short: int, long: int) -> list[Any]:
+    """Parameters of a test at random: so many seeds in short, so many in all."""
+    return [*range(short), *(pytest.param(seed, marks=LONG) for seed in range(short, long))]
+
+
+def rounds(short: int, long: int) -> int:
+    """Examples, steps or rounds of one test."""
+    return long if EVIDENCE else short

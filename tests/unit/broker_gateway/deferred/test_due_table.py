@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from broker_gateway.deferred import due_table
 from broker_gateway.deferred.due_table import Columns, DueTable, key_of, offset_of, queue_of
+from tests.suite.evidence import rounds
 
 
 def size_of(key: int) -> int:
@@ -94,7 +95,7 @@ def small_heap(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(due_table, "HEAP_ENTRIES", 16)
 
 
-TableMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TableMachine.TestCase.settings = settings(max_examples=rounds(30, 600), stateful_step_count=40, deadline=None)
 TestTable = TableMachine.TestCase
 
 

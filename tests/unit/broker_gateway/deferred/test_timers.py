@@ -18,6 +18,7 @@ from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_testing.broker import InProcessBroker
 from lakebroker_testing.messages import message
 from store.log.record import PendingRecord, Record, encode_properties
+from tests.suite.evidence import rounds
 
 HOUR_MS = 3_600_000
 CONFLICT = pb.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE
@@ -568,5 +569,5 @@ class TimerMachine(RuleBasedStateMachine):
                 assert due <= self.broker.clock.now_ms
 
 
-TimerMachine.TestCase.settings = settings(max_examples=15, stateful_step_count=25, deadline=None)
+TimerMachine.TestCase.settings = settings(max_examples=rounds(8, 150), stateful_step_count=25, deadline=None)
 TestTimers = TimerMachine.TestCase

@@ -14,6 +14,7 @@ from broker_gateway.delivery.filters.tags import parse_tag_filter
 from broker_gateway.delivery.in_flight import InFlight, Status
 from broker_gateway.delivery.queue_delivery import DeliveryError, QueueDelivery, QueueKey
 from broker_gateway.delivery.table import DeliveryTable
+from tests.suite.evidence import rounds
 
 KEY = QueueKey("g", "t", 0)
 
@@ -347,7 +348,7 @@ class Model(RuleBasedStateMachine):
 
 
 TestModel = Model.TestCase
-TestModel.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestModel.settings = settings(max_examples=rounds(40, 600), stateful_step_count=40, deadline=None)
 
 
 def test_who_was_turned_away_is_told_once_of_room() -> None:

@@ -32,6 +32,7 @@ from structured_streaming.maintenance import retention
 from structured_streaming.retention_rules import parsed
 from structured_streaming.storage.local import LocalFolder
 from structured_streaming.upkeep import RETENTION, row
+from tests.suite.evidence import seeds
 from tests.support.brokers.with_lake import LakeBroker, dispatch
 
 
@@ -372,7 +373,7 @@ def test_a_topic_that_was_made_again_begins_behind_the_deleted_one(broker: LakeB
         broker.reset("t", "g", 0, 2)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", seeds(2, 20))
 def test_any_mix_of_receives_retention_and_restarts_gives_each_message_once_in_order(
     broker: LakeBroker, seed: int
 ) -> None:
@@ -603,7 +604,7 @@ def test_after_a_lost_disk_what_was_not_settled_is_delivered(broker: LakeBroker,
     assert sorted(map(int, bodies(drain(broker)))) == list(range(13))
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(1, 20))
 def test_a_lost_disk_loses_and_doubles_nothing_that_was_settled(broker: LakeBroker, seed: int) -> None:
     chance = random.Random(seed)
     broker.create_group("g", 16)

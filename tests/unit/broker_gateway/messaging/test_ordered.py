@@ -16,6 +16,7 @@ from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.lakebroker.journal.v1.journal_pb2 import Batch, EventKind
 from lakebroker_testing.broker import Call, InProcessBroker
 from lakebroker_testing.messages import change_invisible_request, receive_request, received
+from tests.suite.evidence import rounds
 
 
 @pytest.fixture
@@ -347,4 +348,4 @@ class OrderedMachine(RuleBasedStateMachine):
 
 
 TestOrderedMachine = OrderedMachine.TestCase
-TestOrderedMachine.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+TestOrderedMachine.settings = settings(max_examples=rounds(10, 400), stateful_step_count=30, deadline=None)

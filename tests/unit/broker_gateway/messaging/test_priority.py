@@ -17,6 +17,7 @@ from lakebroker_pb.google.protobuf.timestamp_pb2 import Timestamp
 from lakebroker_pb.lakebroker.admin.v1 import admin_pb2
 from lakebroker_testing.broker import InProcessBroker
 from lakebroker_testing.messages import change_invisible_request, message, received, send_request
+from tests.suite.evidence import rounds
 
 TOPIC, GROUP = "urgent", "readers"
 CONFLICT = pb.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE
@@ -358,4 +359,4 @@ class PriorityMachine(RuleBasedStateMachine):
 
 
 TestPriorityMachine = PriorityMachine.TestCase
-TestPriorityMachine.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+TestPriorityMachine.settings = settings(max_examples=rounds(10, 400), stateful_step_count=30, deadline=None)

@@ -22,6 +22,7 @@ from lakebroker_pb.google.protobuf.duration_pb2 import Duration
 from lakebroker_testing.broker import InProcessBroker
 from lakebroker_testing.messages import message, send_request
 from store.log.record import SYS_COMMIT, PendingRecord, Record, encode_properties
+from tests.suite.evidence import rounds
 
 CHECK_S, EVERY_S = 6.0, 30.0
 
@@ -603,5 +604,7 @@ class TransactionMachine(RuleBasedStateMachine):
                 self.committed.remove(body)  # raises for what comes twice or was never committed
 
 
-TransactionMachine.TestCase.settings = settings(max_examples=15, stateful_step_count=25, deadline=None)
+TransactionMachine.TestCase.settings = settings(
+    max_examples=rounds(8, 150), stateful_step_count=25, deadline=None
+)
 TestTransactions = TransactionMachine.TestCase

@@ -204,7 +204,7 @@ def test_long_texts_that_clients_choose_are_not_kept() -> None:
     """Each of its own, as peers send them who want this process's memory: hosts, names of properties, tags."""
     tracemalloc.start()
     try:
-        for number in range(300):
+        for number in range(100):
             text = f"{number:05d}" * 2000
             properties = {"UNIQ_KEY": "m", "__BORNHOST": text, text: "value", "TAGS": text}
             pending = PendingRecord(
@@ -221,4 +221,4 @@ def test_long_texts_that_clients_choose_are_not_kept() -> None:
         held, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert held < 1 << 20
+    assert held < 1 << 18, "one text in four would be more"
