@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import itertools
-import shutil
 import threading
 from collections import Counter
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -24,20 +24,21 @@ from structured_streaming.errors import LakeError, ReadOnlyError
 from structured_streaming.lake import create_tables
 from structured_streaming.maintenance.maintain import maintain
 from structured_streaming.reput_options import ReputOptions
-from structured_streaming.reput_query import WORKER_LATE, start_reput
 from structured_streaming.sql import query, register_union
 from structured_streaming.storage.local import LocalFolder
-from structured_streaming.tables import DATA_TABLES
+from structured_streaming.tables import CONSUME_QUEUE, DATA_TABLES, MESSAGES, QUARANTINE, Table
 from structured_streaming.union.columns import columns_read
+from structured_streaming.union.instants import Instant
 from structured_streaming.union.lakes import FolderLake
 from structured_streaming.union.tables import UnionTables, register_as_of
-from tests.suite.evidence import EVIDENCE, LONG
+from tests.suite.evidence import LONG
 from tests.support.lakes.checks import expected_keys
 from tests.support.lakes.union import commit, cuts, every_key, manifest
+from tests.support.spark.reput_runs import RunningReput
 
 pytestmark = pytest.mark.timeout(1200)
-CRASHES = ("consume_queue", "messages", "quarantine") if EVIDENCE else ("messages",)
-"""Tables behind which a batch ends: the first, one between, the last."""
+SOME = (MESSAGES, CONSUME_QUEUE, QUARANTINE)
+"""Tables that stand for the others where each costs a query."""
 
 
 @pytest.fixture
@@ -79,28 +80,27 @@ def keys_of(*stores: Path) -> Counter[tuple[str, str]]:
 
 
 def test_every_table_is_exact_whatever_a_crash_left(spark: SparkSession, lake: Path, tmp_path: Path) -> None:
+    """What else a crash may leave: the same test of the embedded engine. All in the logs, all in the lake: the test below."""
     stores = [written(tmp_path / name, name) for name in ("broker-a", "broker-b")]
     tables = union(spark, lake, *stores)
+    assert tables.addresses() == {store.name: str(store) for store in stores}
     expected = keys_of(*stores)
     assert {name for name, _ in expected} == {table.name for table in DATA_TABLES}
 
-    def check(state: str) -> None:
-        found = keys(query(spark, every_key(), tables=tables))
-        assert found == expected, (state, list((found - expected) + (expected - found))[:5])
+    def check(state: str, *read: Table) -> None:
+        wanted = {table.name for table in read}
+        found = keys(query(spark, every_key(read), tables=tables))
+        there = Counter({each: count for each, count in expected.items() if each[0] in wanted})
+        assert found == there, (state, list((found - there) + (there - found))[:5])
 
-    check("nothing in the lake")
     middles = [cuts(store, 2) for store in stores]
     firsts = [manifest(lake, store, at[0], at[1]) for store, at in zip(stores, middles, strict=True)]
     commit(lake, [row for rows in firsts for row in rows])
-    check("half of both logs")
     rest = [manifest(lake, store, at[1], at[-1]) for store, at in zip(stores, middles, strict=True)]
-    for table in CRASHES:
-        commit(lake, [row for rows in rest for row in rows], crash_after=table)
-        check(f"a crash behind {table}")
+    commit(lake, [row for rows in rest for row in rows], crash_after=MESSAGES.name)
+    check("half of both logs, and a crash behind messages", *DATA_TABLES)
     commit(lake, rest[0])
-    check("one of the logs has caught up: versions that its progress names hold more of the other")
-    commit(lake, rest[1])
-    check("all in the lake")
+    check("one log has caught up: versions that its progress names hold more of the other", *SOME)
     tables.close()
 
 
@@ -176,28 +176,26 @@ def test_tables_as_a_batch_left_them(spark: SparkSession, lake: Path, tmp_path: 
         states.append(
             Counter(
                 (table.name, "|".join(str(row[name]) for name in table.key))
-                for table in DATA_TABLES
+                for table in SOME
                 for row in DeltaTable(str(lake / table.name))
                 .to_pyarrow_table(columns=list(table.key))
                 .to_pylist()
             )
         )
+    messages = DeltaTable(str(lake / MESSAGES.name))
+    messages.delete("queue_id = 0")  # the versions before it are there yet
     told: list[str] = []
 
     def as_of(moment: str) -> Counter[tuple[str, str]]:
         told.clear()
         register_as_of(FolderLake(spark, folder), moment, told.append)
-        return keys(query(spark, every_key()))
+        return keys(query(spark, every_key(SOME)))
 
-    assert as_of("2") == states[1]
-    assert query(spark, "SELECT max(batch) AS b FROM reput_progress").to_pylist() == [{"b": 2}]
     progress = DeltaTable(str(lake / "reput_progress")).to_pyarrow_table().sort_by("batch").to_pylist()
-    assert as_of(progress[2]["commit_timestamp"].isoformat()) == states[2]
+    assert as_of(progress[1]["commit_timestamp"].isoformat()) == states[1] != states[2]
     (said,) = told
-    assert said.startswith("tables as of batch 3, committed at ")
-    messages = DeltaTable(str(lake / "messages"))
-    messages.delete("queue_id = 0")
-    assert as_of("2") == states[1], "its versions are there yet"
+    assert said.startswith("tables as of batch 2, committed at ")
+    assert query(spark, "SELECT max(batch) AS b FROM reput_progress").to_pylist() == [{"b": 2}]
     messages.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
     left = as_of("1")
     assert left < states[0]
@@ -206,8 +204,6 @@ def test_tables_as_a_batch_left_them(spark: SparkSession, lake: Path, tmp_path: 
     for moment, wrong in (
         ("4", "has no batch 4; it has 1 to 3"),
         ("2001-01-01", "its first batch is 1, committed at"),
-        ("9999-01-01T00:00:00Z", "is in the future"),
-        ("yesterday", "neither the number of a batch nor a time"),
     ):
         with pytest.raises(LakeError, match=wrong):
             register_as_of(FolderLake(spark, folder), moment, print)
@@ -224,31 +220,66 @@ ON l.topic = h.topic AND l.queue_id = h.queue_id AND l.consumer_group = 'g'
 """
 
 
-class RunningReput:
-    """A reput in the session, begun again when a Python worker was late: Spark waits 10 s on any machine."""
+class Meanwhile(FolderLake):
+    """Others do something each time that a statement has its instant of the lake, and has not asked the logs yet."""
 
-    def __init__(self, spark: SparkSession, options: ReputOptions) -> None:
-        self._spark = spark
-        self._options = options
-        self._done: list[Any] = []
-        self._query, self._checkpoint = start_reput(spark, options, self._done.append)
+    def __init__(self, session: SparkSession, folder: Path, others: Callable[[], None]) -> None:
+        super().__init__(session, LocalFolder(folder))
+        self._others = others
 
-    def batches(self) -> int:
-        """How many were committed. Raises what ended it."""
-        error = self._query.exception()
-        if error is not None:
-            if WORKER_LATE not in str(error):
-                raise error
-            shutil.rmtree(self._checkpoint)
-            self._query, self._checkpoint = start_reput(self._spark, self._options, self._done.append)
-        return len(self._done)
-
-    def stop(self) -> None:
-        self._query.stop()
-        shutil.rmtree(self._checkpoint, ignore_errors=True)
+    def newest(self, tables: Iterable[str]) -> Instant:
+        found = super().newest(tables)
+        self._others()
+        return found
 
 
-@pytest.mark.parametrize("by", ["broker", pytest.param("store", marks=LONG)])
+def assert_whole(rows: list[dict[str, Any]]) -> int:
+    """Queues have no gap and no repeat, and end where the lag says; the messages in them."""
+    assert all(row["n"] == row["d"] == row["span"] for row in rows), rows
+    known = [row for row in rows if row["max_offset"] is not None]
+    assert all(row["last"] + 1 == row["max_offset"] for row in known), rows
+    return sum(row["n"] for row in rows)
+
+
+def test_what_is_committed_sent_and_rewritten_meanwhile_makes_no_gap_and_no_repeat(
+    spark: SparkSession, lake: Path, tmp_path: Path
+) -> None:
+    with Gateway(tmp_path / "gateway", patient=True, **OPTIONS) as gateway:
+        client, sent, reached = Client(gateway.address), 0, [0]
+
+        def send() -> None:
+            nonlocal sent
+            assert client.send("orders", *[b"x" * 100] * 5).status.code == pb.OK
+            sent += 5
+
+        def read() -> None:
+            end = cuts(gateway.store, 1)[-1]
+            commit(lake, manifest(lake, gateway.store, reached[-1], end))
+            reached.append(end)
+
+        def others() -> None:
+            send()
+            read()
+            DeltaTable(str(lake / MESSAGES.name)).optimize.compact()
+            send()
+
+        send()
+        client.receive("orders", "g")
+        read()
+        send()
+        tables = register_union(spark, Meanwhile(spark, lake, others), {"brokers": gateway.address})
+        assert tables.addresses() == {"broker-a": gateway.address}
+        for _ in range(2):
+            rows = query(spark, AT_ONCE, tables=tables).to_pylist()
+            assert assert_whole(rows) == sent
+            assert all(row["max_offset"] is not None for row in rows)
+        assert len(reached) == 4
+        tables.close()
+        client.close()
+
+
+@LONG
+@pytest.mark.parametrize("by", ["broker", "store"])
 def test_at_every_instant_queues_have_no_gap_and_no_repeat(
     spark: SparkSession, lake: Path, tmp_path: Path, by: str
 ) -> None:
@@ -269,67 +300,47 @@ def test_at_every_instant_queues_have_no_gap_and_no_repeat(
 
         assert client.send("orders", b"first").status.code == pb.OK
         client.receive("orders", "g")
-        reput = RunningReput(spark, ReputOptions(str(lake), brokers=gateway.address))
         source = {"brokers": gateway.address} if by == "broker" else {"store": str(gateway.store)}
         tables = register_union(spark, FolderLake(spark, LocalFolder(lake)), source)
-        there = gateway.address if by == "broker" else str(gateway.store)
-        assert tables.addresses() == {"broker-a": there}
         pool = ThreadPoolExecutor(2)
         running = [pool.submit(each) for each in (send, maintaining)]
         try:
-            last, instants = 0, 0
-            while instants < 3 or reput.batches() < 4 or not rewritten[0]:
-                assert not any(each.done() for each in running), [each.exception() for each in running]
-                before = acknowledged[0]
-                rows = query(spark, AT_ONCE, tables=tables).to_pylist()
-                assert all(row["n"] == row["d"] == row["span"] for row in rows), rows
-                known = [row for row in rows if row["max_offset"] is not None]
-                assert all(row["last"] + 1 == row["max_offset"] for row in known), rows
-                found = sum(row["n"] for row in rows)
-                assert found >= last
-                if by == "broker":  # what was answered before the query began is in it
-                    assert found > before
-                    assert known
-                last, instants = found, instants + 1
+            with RunningReput(spark, ReputOptions(str(lake), brokers=gateway.address)) as reput:
+                last, instants = 0, 0
+                while instants < 3 or reput.batches() < 4 or not rewritten[0]:
+                    assert not any(each.done() for each in running), [each.exception() for each in running]
+                    before = acknowledged[0]
+                    rows = query(spark, AT_ONCE, tables=tables).to_pylist()
+                    found = assert_whole(rows)
+                    assert found >= last
+                    if by == "broker":  # what was answered before the query began is in it
+                        assert found > before
+                        assert any(row["max_offset"] is not None for row in rows)
+                    last, instants = found, instants + 1
             assert last > 1
             assert problems == []
         finally:
             stop.set()
             pool.shutdown()
-            reput.stop()
             tables.close()
             client.close()
 
 
-@pytest.mark.parametrize("engine", ["duckdb", "spark"])
-def test_the_command_says_how_old_tables_are_and_reads_logs_when_asked(
-    spark: SparkSession, lake: Path, tmp_path: Path, engine: str
+def test_the_command_reads_logs_and_tables_of_the_past_when_asked(
+    spark: SparkSession, lake: Path, tmp_path: Path
 ) -> None:
+    """That it says how old tables are, and what is refused: the unit tests, and `test_sql.py`."""
     store = written(tmp_path / "store")
     first, middle, *_ = cuts(store, 2)
     commit(lake, manifest(lake, store, first, middle))
 
     def count(*options: str) -> Any:
         statement = "SELECT count(*) AS n FROM messages"
-        chosen = ["--engine", engine, "--strict", "--lake", str(lake), "--format", "json", *options]
+        chosen = ["--engine", "spark", "--lake", str(lake), "--format", "json", *options]
         return CliRunner().invoke(app, ["sql", *chosen, statement])
 
-    alone, live, before = count(), count("--store", str(store)), count("--as-of", "1")
-    assert (alone.exit_code, live.exit_code, before.exit_code) == (0, 0, 0), live.output
-    assert "tables alone, as of 20" in alone.stderr
-    assert alone.stderr.endswith("s ago); add --brokers, --namesrv or --store to include what is newer\n")
-    assert live.stdout == '[{"n": 80}]\n'
-    assert live.stderr == ("lakebroker: starting Spark ...\n" if engine == "spark" else "")
-    assert before.stdout == alone.stdout < live.stdout
+    live, before = count("--store", str(store)), count("--as-of", "1")
+    assert (live.exit_code, before.exit_code) == (0, 0), live.output
+    assert (live.stdout, live.stderr) == ('[{"n": 80}]\n', "lakebroker: starting Spark ...\n")
+    assert before.stdout < live.stdout
     assert "tables as of batch 1, committed at" in before.stderr
-    for options, said in (
-        (("--store", str(store), "--as-of", "1"), "--as-of is of the tables alone"),
-        (("--store", str(store), "--write"), "--write changes tables"),
-        (("--brokers", "127.0.0.1"), "--brokers: "),
-        (("--brokers", "127.0.0.1:9"), "no broker at 127.0.0.1:9"),
-        (("--as-of", "7"), "has no batch 7"),
-    ):
-        done = count(*options)
-        assert done.exit_code in (1, 2)
-        assert done.stdout == ""
-        assert said in done.stderr

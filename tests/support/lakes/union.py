@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from structured_streaming.commit.delta_commit import DeltaCommitSink
 from structured_streaming.source.log_range import LogRange
 from structured_streaming.staging.stage import stage
 from structured_streaming.staging.wanted import EVERYTHING, Wanted
-from structured_streaming.tables import DATA_TABLES
+from structured_streaming.tables import DATA_TABLES, Table
 
 
 class CrashError(Exception):
@@ -56,10 +57,10 @@ def commit(
     assert not crash_after, f"{crash_after} has no rows in this batch"
 
 
-def every_key() -> str:
-    """A statement for the row keys of all tables, as text, with the table's name."""
+def every_key(tables: Iterable[Table] = DATA_TABLES) -> str:
+    """A statement for the row keys of tables, as text, with the table's name."""
     keys = []
-    for table in DATA_TABLES:
+    for table in tables:
         columns = ", ".join(f"CAST({name} AS STRING)" for name in table.key)
         keys.append(f"SELECT '{table.name}' AS name, concat_ws('|', {columns}) AS key FROM {table.name}")
     return " UNION ALL ".join(keys)
