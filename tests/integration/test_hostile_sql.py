@@ -24,7 +24,7 @@ import pyarrow.flight as flight
 import pytest
 
 from lakebroker_pb.arrow.flight.protocol.sql import flight_sql_pb2 as sql
-from lakebroker_testing.gateway import command
+from lakebroker_testing.prestarted import start
 from tests.suite.evidence import LONG
 from tests.support.lakes.served import Client, ServeProcess, described, made_lake, peak_bytes
 from tests.support.machines.ending_with_us import end_with_us
@@ -100,9 +100,7 @@ class Shell:
         tty.setraw(theirs)
         arguments = ("--lake", str(lake), "--format", "json", "--temp-folder", str(folder), *OPTIONS, timeout)
         with self._errors.open("wb") as errors, self._out.open("wb") as out:
-            self._process = subprocess.Popen(
-                command("sql", *arguments), stdin=theirs, stdout=out, stderr=errors, preexec_fn=end_with_us
-            )
+            self._process = start("sql", *arguments, stdin=theirs, stdout=out, stderr=errors)
         os.close(theirs)
         self._count = 0
         assert self.works()

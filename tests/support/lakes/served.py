@@ -19,15 +19,14 @@ import pyarrow.flight as flight
 from google.protobuf.message import Message
 
 from lakebroker_pb.google.protobuf.any_pb2 import Any as Packed
-from lakebroker_testing.gateway import command
 from lakebroker_testing.logs import LogWriter
+from lakebroker_testing.prestarted import start
 from structured_streaming.embedded.engine import EmbeddedEngine
 from structured_streaming.flight.failures import Hidden
 from structured_streaming.flight.server import FlightServer, Listen
 from structured_streaming.flight.service import Sizes, serving
 from structured_streaming.lake import create_tables
 from tests.support.lakes.union import commit, cuts, manifest
-from tests.support.machines.ending_with_us import end_with_us
 from tests.support.waiting import wait_until
 
 TOKEN = "0123456789abcdef"
@@ -91,12 +90,11 @@ class ServeProcess:
     def __init__(self, folder: Path, lake: Path, *arguments: str) -> None:
         self._errors = folder / "serve.txt"
         with self._errors.open("wb") as errors:
-            self.process = subprocess.Popen(
-                command("serve", "--lake", str(lake), "--listen", "127.0.0.1:0", *arguments),
+            self.process = start(
+                *("serve", "--lake", str(lake), "--listen", "127.0.0.1:0", *arguments),
                 stdout=subprocess.DEVNULL,
                 stderr=errors,
                 env={name: value for name, value in os.environ.items() if name != "LAKEBROKER_TOKEN_FILE"},
-                preexec_fn=end_with_us,
             )
         wait_until(lambda: self.process.poll() is not None or self._uris(), self.said)
         assert self._uris(), self.said()
