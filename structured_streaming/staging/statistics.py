@@ -68,7 +68,7 @@ class Statistics:
             if name in self._least and self._least[name] < _read(least, self._least[name]):
                 yield f"the least {name} is stated as {least!r}, {self._least[name]!s:.60} is there"
         for name, greatest in (stated.get("maxValues") or {}).items():
-            if name in self._greatest and self._greatest[name] >= _beyond(greatest, self._greatest[name]):
+            if name in self._greatest and _is_above(self._greatest[name], greatest):
                 yield f"the greatest {name} is stated as {greatest!r}, {self._greatest[name]!s:.60} is there"
 
 
@@ -84,11 +84,11 @@ def _read(stated: Any, like: Any) -> Any:
     return datetime.datetime.fromisoformat(stated) if isinstance(like, datetime.datetime) else stated
 
 
-def _beyond(stated: Any, like: Any) -> Any:
-    """What every value is below: a time may be cut to ms (other writers round the greatest one down)."""
-    if isinstance(like, datetime.datetime):
-        return _read(stated, like) + datetime.timedelta(milliseconds=1)
-    return stated + ("\0" if isinstance(stated, str) else 1)
+def _is_above(value: Any, stated: Any) -> bool:
+    """Whether a value is above the stated greatest one: a time may be cut to ms (other writers round the greatest one down)."""
+    if isinstance(value, datetime.datetime):  # nothing is added: there may be no later time
+        return value - _read(stated, value) >= datetime.timedelta(milliseconds=1)
+    return bool(value > stated)
 
 
 def _has_ends(type: pa.DataType) -> bool:

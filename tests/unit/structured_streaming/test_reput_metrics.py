@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import signal
+from pathlib import Path
+
 import pytest
 
-from structured_streaming import reput_metrics
+from structured_streaming import reput, reput_metrics
 from structured_streaming.absence import as_spark_reports
 from structured_streaming.commit.report import BatchReport, LogReport
-from structured_streaming.errors import CatalogAwayError, LakeError, StoreAwayError, UnreachableError
+from structured_streaming.errors import (
+    CatalogAwayError,
+    JvmEndedError,
+    LakeError,
+    StoreAwayError,
+    UnreachableError,
+)
 from structured_streaming.reput_metrics import ReputMetrics
+from structured_streaming.reput_options import ReputOptions
 from structured_streaming.reput_watch import Behind, tell_failure
 from tests.support.documents.metrics import documented
+from tests.support.logs.written import written
 
 
 def report(*brokers: str, newest_ms: int = 1) -> BatchReport:
@@ -77,3 +88,25 @@ def test_a_query_that_failed_tells_what_is_away(error: Exception, what: str | No
     for each in ("broker", "store", "catalog"):
         assert value(metrics, "lakebroker_reput_absences_total", what=each) == (each == what)
     assert value(metrics, "lakebroker_reput_query_failures_total") == 1
+
+
+def test_starts_of_spark_after_its_jvm_ended_are_counted(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    metrics, runs = ReputMetrics(), list[str]()
+
+    def in_own_jvm(*_: object) -> bool:
+        runs.append("run")
+        if len(runs) == 1:
+            raise JvmEndedError(-signal.SIGKILL, "")
+        return True
+
+    monkeypatch.setattr(reput, "provided_session", lambda: None)
+    monkeypatch.setattr(reput, "_in_own_jvm", in_own_jvm)
+    monkeypatch.setattr(reput, "LONGEST_WAIT_S", 0.0)
+    options = ReputOptions(
+        str(tmp_path / "lake"), store=str(written(tmp_path / "store", "broker-a", 1)), once=True
+    )
+    reput.run_reput(options, watch=metrics)
+    assert len(runs) == 2
+    assert value(metrics, "lakebroker_reput_spark_restarts_total") == 1

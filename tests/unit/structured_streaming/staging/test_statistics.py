@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -60,3 +62,14 @@ def test_times_are_stated_in_milliseconds_around_them() -> None:
     found = stated(pa.array([1_999, -1], TIMESTAMP))
     assert found["minValues"] == {"column": "1969-12-31T23:59:59.999Z"}
     assert found["maxValues"] == {"column": "1970-01-01T00:00:00.002Z"}
+
+
+@pytest.mark.parametrize("year", [1, 2026, 9999])
+def test_a_greatest_time_that_another_writer_cut_to_milliseconds_is_right(year: int) -> None:
+    time = datetime(year, 12, 31, 23, 59, 59, 999_999, UTC)
+    statistics = Statistics()
+    statistics.add(pa.table({"column": pa.array([time], TIMESTAMP)}))
+    cut, less = (f"{year:04}-12-31T23:59:59.{ms}Z" for ms in (999, 998))
+    assert list(statistics.refuted({"maxValues": {"column": cut}})) == []
+    (problem,) = statistics.refuted({"maxValues": {"column": less}})
+    assert problem.startswith(f"the greatest column is stated as '{less}'")
