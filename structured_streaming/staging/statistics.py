@@ -87,7 +87,7 @@ def _read(stated: Any, like: Any) -> Any:
 def _is_above(value: Any, stated: Any) -> bool:
     """Whether a value is above the stated greatest one: a time may be cut to ms (other writers round the greatest one down)."""
     if isinstance(value, datetime.datetime):  # nothing is added: there may be no later time
-        return value - _read(stated, value) >= datetime.timedelta(milliseconds=1)
+        return bool(value - _read(stated, value) >= datetime.timedelta(milliseconds=1))
     return bool(value > stated)
 
 
