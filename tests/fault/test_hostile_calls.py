@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import gzip
 import struct
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_testing.client import Client
 from lakebroker_testing.gateway import Gateway
+from tests.suite.evidence import LONG
 from tests.support.peers.hostile_remoting import memory_mib
 from tests.support.peers.raw_http2 import (
     DATA,
@@ -27,6 +27,7 @@ from tests.support.peers.raw_http2 import (
     frame,
     setting,
 )
+from tests.support.waiting import wait_until
 
 SERVICE = "/apache.rocketmq.v2.MessagingService/"
 ID = ("x-mq-client-id", "hostile")
@@ -35,28 +36,16 @@ EMPTY_ENTRY = {"SendMessage": b"\x0a\x00", "AckMessage": b"\x1a\x00", "Telemetry
 GROWTH_MIB = 150
 
 
-@pytest.fixture(params=["http2", "grpcio"])
+@pytest.fixture(params=["http2", pytest.param("grpcio", marks=LONG)])
 def gateway(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Gateway]:
     with Gateway(tmp_path, transport=request.param, patient=True) as started:
-        wait_for_compiled(started)
+        # which takes memory of its own
+        wait_until(lambda: "compiled code loaded" in started.log.read_text())
         yield started
         assert Client(started.address).send("t", b"honest").status.code == pb.OK
 
 
-@pytest.fixture
-def http2(tmp_path: Path) -> Iterator[Gateway]:
-    with Gateway(tmp_path, patient=True) as started:
-        wait_for_compiled(started)
-        yield started
-        assert Client(started.address).send("t", b"honest").status.code == pb.OK
-
-
-def wait_for_compiled(gateway: Gateway) -> None:
-    """It takes memory of its own."""
-    deadline = time.monotonic() + 120
-    while "compiled code loaded" not in gateway.log.read_text():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+ON_HTTP2 = pytest.mark.parametrize("gateway", ["http2"], indirect=True)
 
 
 def framed(message: bytes, *, compressed: bool) -> bytes:
@@ -116,19 +105,21 @@ def test_a_request_of_many_entries(gateway: Gateway, method: str) -> None:
     assert memory_mib(gateway.process, "VmHWM") - before < GROWTH_MIB
 
 
-def test_telemetry_to_a_client_that_takes_nothing(http2: Gateway) -> None:
+@ON_HTTP2
+def test_telemetry_to_a_client_that_takes_nothing(gateway: Gateway) -> None:
     """Its window is 0, and each command would be 60 MiB once it is decompressed."""
     bomb = framed(EMPTY_ENTRY["Telemetry"] * (15 << 20), compressed=True)
-    before = memory_mib(http2.process)
-    with RawPeer(http2.address, setting(4, 0)) as peer:
+    before = memory_mib(gateway.process)
+    with RawPeer(gateway.address, setting(4, 0)) as peer:
         peer.send(peer.request(1, SERVICE + "Telemetry", None, ID, ("grpc-encoding", "gzip")))
         for _ in range(4):
             peer.send(data(1, bomb, last=False))
         assert ended(peer, 1) == "8"
-    assert memory_mib(http2.process, "VmHWM") - before < GROWTH_MIB
+    assert memory_mib(gateway.process, "VmHWM") - before < GROWTH_MIB
 
 
-def test_telemetry_of_honest_size_to_a_client_that_takes_nothing(http2: Gateway) -> None:
+@ON_HTTP2
+def test_telemetry_of_honest_size_to_a_client_that_takes_nothing(gateway: Gateway) -> None:
     """Commands are read as their answers are taken, so that the windows hold the client back."""
     entries = [pb.SubscriptionEntry(topic=pb.Resource(name=f"t{n}")) for n in range(1000)]
     settings = pb.Settings(
@@ -136,52 +127,55 @@ def test_telemetry_of_honest_size_to_a_client_that_takes_nothing(http2: Gateway)
         subscription=pb.Subscription(group=pb.Resource(name="g"), subscriptions=entries),
     )
     command = framed(rpc.TelemetryCommand(settings=settings).SerializeToString(), compressed=True)
-    before = memory_mib(http2.process)
-    with RawPeer(http2.address, setting(4, 0)) as peer:
+    before = memory_mib(gateway.process)
+    with RawPeer(gateway.address, setting(4, 0)) as peer:
         head = [
             peer.request(1 + 2 * n, SERVICE + "Telemetry", None, ID, ("grpc-encoding", "gzip"))
             for n in range(20)
         ]
         for n, each in enumerate(head):
             peer.send(each + data(1 + 2 * n, command * 80, last=False))
-        assert Client(http2.address).send("t", b"honest").status.code == pb.OK
-    assert memory_mib(http2.process, "VmHWM") - before < GROWTH_MIB
+        assert Client(gateway.address).send("t", b"honest").status.code == pb.OK
+    assert memory_mib(gateway.process, "VmHWM") - before < GROWTH_MIB
 
 
-def test_a_message_of_telemetry_that_is_too_large_is_refused_by_its_length(http2: Gateway) -> None:
+@ON_HTTP2
+def test_a_message_of_telemetry_that_is_too_large_is_refused_by_its_length(gateway: Gateway) -> None:
     """It began with 12 MiB announced; one byte a frame behind them made copies of all that was there."""
-    with RawPeer(http2.address) as peer:
+    with RawPeer(gateway.address) as peer:
         peer.send(peer.request(1, SERVICE + "Telemetry", None, ID))
         peer.send(frame(DATA, 0, 1, b"\0" + struct.pack(">I", 12 << 20) + b"x" * 1000))
         assert ended(peer, 1) == "8"
 
 
-def test_half_sent_requests(http2: Gateway) -> None:
+@ON_HTTP2
+def test_half_sent_requests(gateway: Gateway) -> None:
     """300 MiB in requests that never end: those held longest fail, who sends a whole one is answered."""
-    before = memory_mib(http2.process)
-    peers = [RawPeer(http2.address) for _ in range(10)]
+    before = memory_mib(gateway.process)
+    peers = [RawPeer(gateway.address) for _ in range(10)]
     try:
         for peer in peers:
             peer.send(peer.request(1, SERVICE + "SendMessage", None, ID))
             peer.send(frame(DATA, 0, 1, b"\0" + struct.pack(">I", 60 << 20)))
             send_within_windows(peer, 30 << 20)
-        client = Client(http2.address)
+        client = Client(gateway.address)
         for _ in range(5):
             assert client.send("t", b"m" * (1 << 20)).status.code == pb.OK
         assert ended(peers[0], 1) == "8"
     finally:
         for peer in peers:
             peer.socket.close()
-    assert memory_mib(http2.process, "VmHWM") - before < 2 * GROWTH_MIB
+    assert memory_mib(gateway.process, "VmHWM") - before < 2 * GROWTH_MIB
 
 
-def test_replies_that_nobody_takes(http2: Gateway) -> None:
+@ON_HTTP2
+def test_replies_that_nobody_takes(gateway: Gateway) -> None:
     """Each of the calls asks for 3 MiB with its window at 0; of 240 MiB the connection keeps a part."""
-    client = Client(http2.address)
+    client = Client(gateway.address)
     for _ in range(80):
         assert client.send("large", b"r" * (3 << 20)).status.code == pb.OK
-    before = memory_mib(http2.process, "RssAnon")
-    with RawPeer(http2.address, setting(4, 0)) as peer:
+    before = memory_mib(gateway.process, "RssAnon")
+    with RawPeer(gateway.address, setting(4, 0)) as peer:
         refused = 0
         for n in range(80):
             request = rpc.ReceiveMessageRequest(
@@ -196,5 +190,5 @@ def test_replies_that_nobody_takes(http2: Gateway) -> None:
             found = peer.until(lambda each: each.kind == HEADERS, 60)
             fields = {str(name): str(value) for name, value in peer.decoder.decode(found.payload)}
             refused += fields.get("grpc-status") == "8"
-        assert memory_mib(http2.process, "RssAnon") - before < GROWTH_MIB
+        assert memory_mib(gateway.process, "RssAnon") - before < GROWTH_MIB
         assert refused > 40

@@ -24,14 +24,13 @@ import pytest
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_testing.gateway import Gateway
-from tests.fault.test_gateway_crash import stored
-from tests.suite.evidence import EVIDENCE
+from tests.suite.evidence import EVIDENCE, LONG
+from tests.support.logs.contents import stored
 from tests.support.peers.hostile_clients import KINDS, SERVICE
 from tests.support.peers.hostile_remoting import Record, memory_mib
+from tests.support.waiting import wait_until
 
-QUIET_S, HOSTILE_S = (
-    (30.0, {"http2": 120.0, "grpcio": 120.0}) if EVIDENCE else (2.0, {"http2": 5.0, "grpcio": 2.0})
-)
+QUIET_S, HOSTILE_S = (30.0, 120.0) if EVIDENCE else (1.0, 5.0)
 RATE = 200
 MOST_MIB = 512
 DESCRIPTORS = 1024
@@ -142,7 +141,7 @@ class Honest:
         return round(1000 * waits[int(len(waits) * 0.99)], 1)
 
 
-@pytest.fixture(params=["http2", "grpcio"])
+@pytest.fixture(params=["http2", pytest.param("grpcio", marks=LONG)])
 def gateway(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Gateway]:
     limit = ("sh", "-c", f'ulimit -n {DESCRIPTORS} && exec "$@"', "sh") if request.param == "http2" else ()
     options = {
@@ -153,10 +152,7 @@ def gateway(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Gateway]
         "lakeMaxClients": "1000",
     }
     with Gateway(tmp_path, transport=request.param, wrapper=limit, patient=True, **options) as started:
-        deadline = time.monotonic() + 120
-        while "compiled code loaded" not in started.log.read_text():
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
+        wait_until(lambda: "compiled code loaded" in started.log.read_text())
         yield started
 
 
@@ -175,7 +171,7 @@ def test_hostile_peers_of_every_kind(
             "namesrv": gateway.name_server_port,
             "metrics": gateway.metrics_port,
         },
-        "seconds": HOSTILE_S[transport],
+        "seconds": HOSTILE_S,
         "kinds": [each for each in KINDS if transport == "http2" or each not in GRPCIO_CANNOT],
         "answers": str(tmp_path / "answers"),
     }
@@ -183,7 +179,7 @@ def test_hostile_peers_of_every_kind(
     program = [sys.executable, "-m", "tests.support.peers.hostile_clients", str(tmp_path / "plan.json")]
     # they are on other machines in life: here they have the processor time that gateway and honest clients leave
     with subprocess.Popen(["nice", "-n", "10", *program]) as hostile:
-        open_files, most = asyncio.run(_watched(gateway, honest.run(HOSTILE_S[transport])))
+        open_files, most = asyncio.run(_watched(gateway, honest.run(HOSTILE_S)))
         assert hostile.wait(300) == 0
     assert gateway.process.poll() is None
     record_property("honest_calls", len(honest.waits))

@@ -22,6 +22,7 @@ from store.message_store import MessageStore
 from store.opening import StoreOptions
 from tests.suite.evidence import EVIDENCE
 from tests.support.machines.power_cut import Disk
+from tests.support.waiting import wait_until
 
 ROUNDS = 200 if EVIDENCE else 6
 CUTS_A_ROUND = 6
@@ -238,9 +239,7 @@ class Round:
         found = len(opened.answered)
         senders = Senders(store, opened, number)
         time.sleep(self._rng.uniform(0.05, 0.3))
-        deadline = time.monotonic() + 60
-        while len(opened.answered) < found + LEAST_ANSWERED and time.monotonic() < deadline:
-            time.sleep(0.01)
+        wait_until(lambda: len(opened.answered) >= found + LEAST_ANSWERED)
         with self._deciding:
             self._cut()
         senders.stop()

@@ -25,8 +25,9 @@ import pytest
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_testing.gateway import Gateway
-from tests.fault.test_gateway_crash import stored
 from tests.suite.evidence import EVIDENCE
+from tests.suite.evidence import LONG as EVIDENCE_ALONE
+from tests.support.logs.contents import stored
 from tests.support.peers.raw_http2 import (
     DATA,
     END_STREAM,
@@ -39,11 +40,12 @@ from tests.support.peers.raw_http2 import (
     frame,
     setting,
 )
+from tests.support.waiting import LIMIT_S
 
 SERVICE = "/apache.rocketmq.v2.MessagingService/"
 METADATA = (("x-mq-client-id", "load"),)
 LONG = {"calls": 1_000_000, "cancelled": 200_000, "connections": 10_000, "reset_s": 60}
-SHORT = {"calls": 20_000, "cancelled": 5_000, "connections": 500, "reset_s": 10}
+SHORT = {"calls": 4_000, "cancelled": 2_000, "connections": 300, "reset_s": 0}
 NUMBERS = LONG if EVIDENCE else SHORT
 GROWTH_MB = 150
 pytestmark = pytest.mark.timeout(3600)
@@ -178,16 +180,16 @@ async def _drained(call: Any) -> bool:
     return False
 
 
-@pytest.mark.parametrize("transport", ["http2", "grpcio"])
+@pytest.mark.parametrize("transport", ["http2", pytest.param("grpcio", marks=EVIDENCE_ALONE)])
 def test_streams_opened_and_reset(tmp_path: Path, record_property: Note, transport: str) -> None:
     """Receives that three connections open and reset as fast as they are taken, beside one honest sender."""
     with Gateway(tmp_path, patient=True, transport=transport) as gateway:
         assert gateway.process is not None
         before = rss_anon_mb(gateway)
-        until, counts = time.monotonic() + NUMBERS["reset_s"], [0, 0, 0]
+        until, counts, ended = time.monotonic() + NUMBERS["reset_s"], [0, 0, 0], threading.Event()
         floods = [
             threading.Thread(
-                target=_open_and_reset, args=(gateway.address, until, counts, number), daemon=True
+                target=_open_and_reset, args=(gateway.address, ended, counts, number), daemon=True
             )
             for number in range(len(counts))
         ]
@@ -195,28 +197,28 @@ def test_streams_opened_and_reset(tmp_path: Path, record_property: Note, transpo
             flood.start()
         most, answers = 0.0, 0
         with grpc.insecure_channel(gateway.address) as channel:
-            while time.monotonic() < until or not answers:
+            while time.monotonic() < until or min(counts) <= 3000 or not answers:
                 code = sender(channel)(message(b"z"), metadata=METADATA, timeout=120).status.code
                 assert code == pb.OK
                 answers += 1
                 most = max(most, rss_anon_mb(gateway) - before)
+        ended.set()
         for flood in floods:
-            flood.join(60)
+            flood.join(LIMIT_S)
         record_property("resets", sum(counts))
         record_property("honest_calls", answers)
         record_property("grown_mb", round(most, 1))
-        assert min(counts) > 1000
         assert most < 2 * GROWTH_MB
         assert gateway.terminate() == 0
 
 
-def _open_and_reset(address: str, until: float, counts: list[int], place: int) -> None:
+def _open_and_reset(address: str, ended: threading.Event, counts: list[int], place: int) -> None:
     """Begins on another connection when one is closed."""
-    while time.monotonic() < until:
+    while not ended.is_set():
         with contextlib.suppress(OSError), RawPeer(address) as peer:
             peer.socket.settimeout(1)
             stream = 1
-            while time.monotonic() < until:
+            while not ended.is_set():
                 burst = b""
                 for _ in range(100):
                     request = poll(20).SerializeToString()
