@@ -20,6 +20,7 @@ from tests.support.waiting import wait_until
 DELAYED, PAID, ANY, PLAIN = "delayed", "paid", "any", "plain"
 TOPICS = {DELAYED: (1, "DELAY"), PAID: (1, "TRANSACTION"), ANY: (1, "MIXED"), PLAIN: (1, "NORMAL")}
 OPTIONS = {
+    "enableMixedMessageType": "true",
     "recallMessageEnable": "true",
     "transactionTimeOut": "2000",
     "transactionCheckInterval": "2000",
