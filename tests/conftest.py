@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import pytest
+import structlog
 
 from lakebroker_testing.prestarted import prestarted
 from structured_streaming.errors import JvmEndedError
@@ -33,6 +34,8 @@ _LONGEST = (
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # what is logged before anything says how, as most unit tests do it: rich's traces take a third of a second each
+    structlog.get_config()["processors"][-1].exception_formatter = structlog.dev.plain_traceback
     shared = ExitStack()
     shared.enter_context(environment())
     if not EVIDENCE:
