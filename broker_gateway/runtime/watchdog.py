@@ -23,32 +23,35 @@ _AGAIN_S = 60.0
 
 async def watch(limit_s: float = LIMIT_S) -> None:
     """Watches the running loop until it is cancelled."""
-    watched = _Watched(threading.get_ident(), limit_s)
-    thread = threading.Thread(target=watched.run, name="watchdog", daemon=True)
-    thread.start()
+    watched = Watched(threading.get_ident(), limit_s, time.monotonic())
+    ended = threading.Event()
+
+    def look() -> None:
+        while not ended.wait(_PERIOD_S):
+            watched.look(time.monotonic())
+
+    threading.Thread(target=look, name="watchdog", daemon=True).start()
     try:
         while True:
             watched.moved_at = time.monotonic()
             await asyncio.sleep(_PERIOD_S)
     finally:
-        watched.ended.set()
+        ended.set()
 
 
-class _Watched:
-    """When the loop of a thread last moved."""
+class Watched:
+    """When the loop of a thread last moved, and whether a hang is to be logged. Times are s of the monotonic clock."""
 
-    def __init__(self, thread_id: int, limit_s: float) -> None:
+    def __init__(self, thread_id: int, limit_s: float, now_s: float) -> None:
         self._thread_id = thread_id
         self._limit_s = limit_s
-        self.moved_at = time.monotonic()
-        self.ended = threading.Event()
+        self._said_at = float("-inf")
+        self.moved_at = now_s
 
-    def run(self) -> None:
-        said_at = float("-inf")
-        while not self.ended.wait(_PERIOD_S):
-            now = time.monotonic()
-            still_s = now - self.moved_at - _PERIOD_S
-            if still_s > self._limit_s and now - said_at > _AGAIN_S:
-                said_at = now
-                stack = "".join(traceback.format_stack(sys._current_frames().get(self._thread_id)))
-                log.warning("the event loop hangs", seconds=round(still_s, 1), stack=stack)
+    def look(self, now_s: float) -> None:
+        """Logs the thread's stack where the loop has stood still for too long."""
+        still_s = now_s - self.moved_at - _PERIOD_S
+        if still_s > self._limit_s and now_s - self._said_at > _AGAIN_S:
+            self._said_at = now_s
+            stack = "".join(traceback.format_stack(sys._current_frames().get(self._thread_id)))
+            log.warning("the event loop hangs", seconds=round(still_s, 1), stack=stack)

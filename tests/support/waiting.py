@@ -1,4 +1,5 @@
-"""The one way in which tests wait for what another process or thread brings about: the condition is looked at again and again.
+"""The one way in which tests wait for what another process or thread brings about: the condition is looked at again and again;
+and the clock of an event loop in the test's hand.
 
 There is no telling how long a busy machine takes: limits end what hangs, and say nothing about the time that is right.
 """
@@ -42,3 +43,25 @@ async def until(
             f"{what() if callable(what) else what} did not come in {limit_s} s"
         )
         await asyncio.sleep(_EVERY_S)
+
+
+class LoopClock:
+    """The clock of the running event loop of asyncio: it stands still until the test moves it. Sockets go on as they are."""
+
+    def __init__(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._now = loop.time()
+        loop.time = lambda: self._now  # type: ignore[method-assign]
+
+    async def move(self, seconds: float) -> None:
+        """What is due by then has run, and what it made ready."""
+        self._now += seconds
+        for _ in range(10):
+            await asyncio.sleep(0)
+
+    async def until(self, holds: Callable[[], object], what: object = "the condition") -> None:
+        """`until` while the clock stands still: what is waited for comes over sockets."""
+        deadline = time.monotonic() + LIMIT_S
+        while not holds():
+            assert time.monotonic() < deadline, f"{what} did not come in {LIMIT_S} s"
+            await asyncio.sleep(0)

@@ -16,6 +16,7 @@ from broker_gateway.protocol.errors import ConnectError
 from broker_gateway.transport.remoting.client import RemotingClient
 from broker_gateway.transport.remoting.connection import Connection, Processors
 from broker_gateway.transport.remoting.server import RemotingServer
+from tests.support.waiting import LoopClock
 
 
 @contextlib.asynccontextmanager
@@ -32,18 +33,19 @@ def test_a_connection_without_requests_is_closed() -> None:
         return request.reply()
 
     async def scenario() -> None:
+        clock = LoopClock()
         server, lost = RemotingServer(Processors(default=answer)), list[str]()
         await server.start("127.0.0.1", 0)
         address = f"127.0.0.1:{server.port}"
-        async with client_of(lost, clientChannelMaxIdleTimeSeconds="1") as client:
+        async with client_of(lost, clientChannelMaxIdleTimeSeconds="100") as client:
             assert (await client.invoke(address, Command(1))).code == 0
             assert client.peer_host(address) == "127.0.0.1"
-            await asyncio.sleep(0.6)
+            await clock.move(60)
             assert (await client.invoke(address, Command(1))).code == 0
-            await asyncio.sleep(0.6)
+            await clock.move(60)
             assert (lost, server.connections) == ([], 1), "the request counts"
-            await asyncio.sleep(1.0)
-            assert (lost, server.connections) == ([address], 0)
+            await clock.move(60)
+            await clock.until(lambda: (lost, server.connections) == ([address], 0))
             assert client.peer_host(address) is None
         await server.stop()
 

@@ -16,6 +16,7 @@ from broker_gateway.runtime.line_output import LineOutput
 from broker_gateway.runtime.logs import configure_logs, say
 from broker_gateway.runtime.scheduled_tasks import ScheduledTasks
 from broker_gateway.runtime.tick import Stage, Tick
+from tests.support.waiting import until
 
 
 @pytest.fixture(autouse=True)
@@ -152,15 +153,15 @@ def test_tasks_go_on_when_their_failures_cannot_be_logged(monkeypatch: pytest.Mo
     def work() -> None:
         raise OSError("disk")
 
-    async def scenario() -> int:
+    async def scenario() -> None:
         tasks = ScheduledTasks()
         tasks.add("task", 0.001, work)
         tasks.start()
-        await asyncio.sleep(0.2)
+        (task,) = tasks.all()
+        await until(lambda: task.runs > 3)
         await tasks.stop()
-        return next(iter(tasks.all())).runs
 
-    assert asyncio.run(scenario()) > 3
+    asyncio.run(scenario())
 
 
 def test_a_turn_that_was_ended_early_is_followed_by_another(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,10 +180,9 @@ def test_a_turn_that_was_ended_early_is_followed_by_another(monkeypatch: pytest.
         tick = Tick()
         tick.add(Stage.APPEND, failing)
         tick.add(Stage.WRITE, lambda: done.append("left over"))
-        await asyncio.sleep(0.01)
+        await until(lambda: done)
         tick.add(Stage.APPEND, lambda: done.append("next"))
-        await asyncio.sleep(0.01)
-        assert not tick.scheduled
+        await until(lambda: not tick.scheduled)
 
     asyncio.run(scenario())
     assert done == ["left over", "next"]

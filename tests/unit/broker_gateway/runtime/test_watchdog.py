@@ -3,37 +3,45 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 
 from structlog.testing import capture_logs
+from structlog.typing import EventDict
 
-from broker_gateway.runtime.watchdog import watch
-
-
-def hang_here(seconds: float) -> None:
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        time.sleep(0.05)
+from broker_gateway.runtime.watchdog import Watched, watch
 
 
-def run(work: float, calm: float) -> list[dict[str, object]]:
-    async def main() -> None:
-        task = asyncio.create_task(watch(0.5))
-        await asyncio.sleep(calm)
-        hang_here(work)
+def hang_here(lines: list[EventDict]) -> None:
+    """Until it was logged."""
+    while not lines:
+        time.sleep(0.01)
+
+
+def test_a_loop_that_hangs_is_named_with_its_stack() -> None:
+    async def main(lines: list[EventDict]) -> None:
+        task = asyncio.create_task(watch(0.01))
+        await asyncio.sleep(0)
+        hang_here(lines)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
-    with capture_logs() as logs:
-        asyncio.run(main())
-    return [dict(each) for each in logs]
+    with capture_logs() as lines:
+        asyncio.run(main(lines))
+    assert lines[0]["event"] == "the event loop hangs"
+    assert "hang_here" in lines[0]["stack"]
 
 
-def test_a_loop_that_hangs() -> None:
-    (said,) = run(1.6, 0.3)
-    assert said["event"] == "the event loop hangs"
-    assert "hang_here" in str(said["stack"])
-
-
-def test_a_loop_that_moves() -> None:
-    assert run(0.1, 1.5) == []
+def test_a_loop_that_moves_is_not_and_a_hang_is_named_once_a_minute() -> None:
+    watched = Watched(threading.get_ident(), 1.0, 100.0)
+    with capture_logs() as lines:
+        watched.look(101.0)
+        watched.moved_at = 101.2
+        watched.look(102.3)
+        assert lines == []
+        watched.look(102.6)
+        watched.look(150.0)
+        watched.moved_at = 155.0
+        watched.look(162.0)
+        watched.look(163.0)
+    assert [each["seconds"] for each in lines] == [1.1, 7.8]
