@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from typing import Any
 
 import pytest
@@ -22,16 +21,13 @@ from broker_gateway.runtime.reply import Reply
 from broker_gateway.runtime.tick import Stage, Tick
 from broker_gateway.transport.context import CallContext, RpcError
 from broker_gateway.transport.remoting.connection import Connection, ConnectionOptions, Processors
+from lakebroker_testing.clock import ManualClock
 
 OWN, STRANGER = "10.0.0.1:1000", "10.0.0.66:6666"
 
 
 def options(**given: str) -> GatewayConfig:
     return load_config(None, given, {})[0]
-
-
-def hold_loop_up() -> None:
-    time.sleep(0.03)
 
 
 def test_replies_count_until_they_are_given_cancelled_or_abandoned() -> None:
@@ -134,17 +130,19 @@ def test_a_call_read_late_in_a_turn_is_refused_and_the_next_turn_takes_it() -> N
         admission.check_waiting()
         tick.add(Stage.JOURNAL, lambda: None)
         admission.ack.check("127.0.0.1:1")
-        hold_loop_up()
+        clock.move(30_000_000)
         with pytest.raises(ServiceError, match=r"waited \d+ ms \(waitTimeMillsInAckQueue=20\)") as late:
             admission.ack.check("127.0.0.1:1")
         assert late.value.reason is Reason.TOO_MANY_REQUESTS
         admission.pull.check("127.0.0.1:1")
         await asyncio.sleep(0)
         admission.ack.check("127.0.0.1:1")
-        hold_loop_up()
+        clock.move(30_000_000)
         admission.ack.check("127.0.0.1:1")  # nothing of this tick was read before it
 
-    asyncio.run(scenario())
+    clock = ManualClock()
+    with clock.in_place():
+        asyncio.run(scenario())
 
 
 def test_a_guarded_service_refuses_beyond_its_lane() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -135,7 +134,6 @@ def test_waiting_begins_when_a_send_is_there_whole(broker: InProcessBroker, comp
     broker.broker.admission.check_waiting()
 
     def others_are_read() -> None:
-        time.sleep(0.15)
         broker.clock.move(150_000_000)
 
     def send(body: bytes) -> Call:
