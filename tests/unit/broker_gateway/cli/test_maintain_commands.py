@@ -29,11 +29,16 @@ def run(*arguments: str) -> Result:
     return CliRunner(env={"COLUMNS": "200"}).invoke(app, arguments)
 
 
-@pytest.fixture
-def lake(tmp_path: Path) -> ReputLake:
-    made = ReputLake(tmp_path)
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> ReputLake:
+    made = ReputLake(tmp_path_factory.mktemp("filled"))
     made.fill()
     return made
+
+
+@pytest.fixture
+def lake(filled: ReputLake, tmp_path: Path) -> ReputLake:
+    return filled.copied(tmp_path)
 
 
 def test_a_round_says_what_it_did_to_each_table(lake: ReputLake) -> None:
@@ -183,7 +188,7 @@ def test_a_signal_ends_rounds_with_status_0(lake: ReputLake, number: signal.Sign
     )
     try:
         assert process.stdout is not None
-        for _ in range(24):  # in the third round
+        for _ in range(16):  # in the second round
             assert json.loads(process.stdout.readline())["problems"] == []
         process.send_signal(number)
         _, errors = process.communicate(timeout=120)
