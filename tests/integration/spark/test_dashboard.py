@@ -15,8 +15,7 @@ from pyspark.sql import SparkSession
 from structured_streaming.sql import register
 from tests.suite.evidence import LONG
 from tests.support.documents.bundle import ROOT, Bundle, mappings, sources
-from tests.support.lakes.staged import StagedLake
-from tests.support.logs.views import first_log, other_log, second_log
+from tests.support.lakes.viewed import viewed
 
 SINCE_2023 = (datetime.now(UTC) - datetime(2023, 1, 1, tzinfo=UTC)).days
 """The days that are asked for: the logs are of that year."""
@@ -26,10 +25,8 @@ pytestmark = LONG
 
 @pytest.fixture(scope="module")
 def lake(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> SparkSession:
-    staged = StagedLake(tmp_path_factory.mktemp("lake"))
-    for broker, log in (("a", first_log()), ("a", second_log()), ("b", other_log())):
-        staged.take(log, delay_levels=(1000, 5000, 10_000), broker=broker)
-    register(spark, str(staged.folder))
+    folder, _ = viewed(tmp_path_factory.mktemp("lake"))
+    register(spark, str(folder))
     return spark
 
 

@@ -175,7 +175,6 @@ def test_results_are_in_utc_and_lose_nothing(
     [
         ("SELEC 1", "PARSE_SYNTAX_ERROR"),
         ("SELECT nothing FROM delta.`{lake}/messages`", "`nothing`"),
-        ("SELECT 1 /* open", "UNCLOSED_BRACKETED_COMMENT"),
     ],
 )
 def test_bad_sql_is_one_error_without_a_trace(

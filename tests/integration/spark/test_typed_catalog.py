@@ -13,19 +13,20 @@ import pytest
 from pyspark.sql import SparkSession
 
 from lakebroker_testing.logs import LogWriter
-from structured_streaming.catalog.lake_tables import SchemaTables, created
+from structured_streaming.catalog.lake_tables import SchemaTables
 from structured_streaming.catalog.names import CatalogSchema
 from structured_streaming.catalog.spark_commit import SparkCommitSink
 from structured_streaming.catalog.typed_tables import CatalogTyped
+from structured_streaming.commit.ends import Ends
 from structured_streaming.destination import KeptUpTopics
 from structured_streaming.errors import LakeError
+from structured_streaming.lake import create_tables
 from structured_streaming.staging.wanted import Wanted
 from structured_streaming.storage.local import LocalFolder
 from structured_streaming.tables import TABLES
-from structured_streaming.typed.declaration import FILLING, JSON, Declaration, Schema
+from structured_streaming.typed.declaration import FILLING, JSON, Schema
 from structured_streaming.typed_topics import Asked, TypedTopics
-from tests.support.lakes.union import manifest
-from tests.support.spark.lake import SparkLake
+from tests.support.lakes.union import commit, cuts, manifest
 
 SCHEMA = CatalogSchema("spark_catalog", "typed_lake")
 V1 = {
@@ -43,16 +44,22 @@ V2["properties"]["at"] = {"type": "string", "format": "date-time"}
 
 
 @pytest.fixture
-def schema(spark: SparkSession) -> Iterator[CatalogSchema]:
-    spark.sql(f"CREATE SCHEMA {SCHEMA.quoted}")
-    for table in TABLES.values():
-        spark.sql(created(SCHEMA, table))
+def lake(tmp_path: Path) -> Path:
+    return create_tables(str(tmp_path / "lake")).path
+
+
+@pytest.fixture
+def schema(spark: SparkSession, lake: Path) -> Iterator[CatalogSchema]:
+    """Its tables are a lake's in a folder, where batches that say nothing of typed tables in a catalog are cheap."""
+    spark.sql(f"CREATE SCHEMA {SCHEMA.quoted} LOCATION 'file://{lake}'")
+    for name in TABLES:
+        spark.sql(f"CREATE TABLE {SCHEMA.table(name)} USING delta LOCATION 'file://{lake / name}'")
     yield SCHEMA
     spark.sql(f"DROP SCHEMA {SCHEMA.quoted} CASCADE")
 
 
 @pytest.mark.timeout(1800)
-def test_a_topic_in_a_catalog(spark: SparkSession, schema: CatalogSchema, tmp_path: Path) -> None:
+def test_a_topic_in_a_catalog(spark: SparkSession, schema: CatalogSchema, lake: Path, tmp_path: Path) -> None:
     with LogWriter(tmp_path / "store") as writer:
         for number in range(60):
             value: dict[str, Any] = {
@@ -62,26 +69,14 @@ def test_a_topic_in_a_catalog(spark: SparkSession, schema: CatalogSchema, tmp_pa
             }
             writer.record("orders", json.dumps(value).encode() if number % 10 else b"bad")
             writer.messages(1)
-    lake = SparkLake(spark, tmp_path, writer.folder)
-    cuts = lake.cuts(4000)
-    assert len(cuts) > 4
+    staging, store = tmp_path / "staging", writer.folder
+    at = cuts(store, 3)
     there = CatalogTyped(spark, schema)
     topics = TypedTopics(there)
 
-    def batch(number: int, *typed: Declaration) -> None:
-        wanted = Wanted(typed=typed)
-        others = [each.table for each in there.readable() if each not in typed]
-        sink = SparkCommitSink(
-            spark,
-            SchemaTables(schema),
-            LocalFolder(lake.staging),
-            lake.told.update,
-            uuid.uuid4().hex,
-            wanted=wanted,
-            others=others,
-        )
-        end = cuts[number + 1] if number < 3 else cuts[-1]
-        sink.commit(manifest(lake.staging, lake.store, cuts[number], end, wanted))
+    def batch(number: int) -> None:
+        """Of a reput that knows no typed topic."""
+        commit(lake, manifest(lake, store, at[number], at[number + 1]))
 
     def rows() -> list[Any]:
         return spark.table(schema.table("typed_orders")).orderBy("physical_offset").collect()
@@ -97,16 +92,18 @@ def test_a_topic_in_a_catalog(spark: SparkSession, schema: CatalogSchema, tmp_pa
     assert there.fill(added.declared) == 0
     kept = KeptUpTopics(there)
     assert kept.filled() == (added.declared,)
-    batch(1, added.declared)
-    assert len(rows()) == messages()
-    batch(2)  # of a reput that does not know it
+    batch(1)
     assert topics.lacks(added.declared) > 0
     later = topics.add(Asked("orders", JSON, [Schema(1, json.dumps(V2))]), lambda count: None).declared
     assert [each.version for each in later.schemas] == [1, 2]
     assert kept.declared_otherwise(["typed_orders"]) == ["typed_orders"]
     (filled,) = kept.filled()
     assert filled == later
-    batch(3, later)
+    wanted, told = Wanted(typed=(later,)), list[Ends]()
+    sink = SparkCommitSink(
+        spark, SchemaTables(schema), LocalFolder(staging), told.append, uuid.uuid4().hex, wanted=wanted
+    )
+    sink.commit(manifest(staging, store, at[2], at[3], wanted))
     found = rows()
     assert len(found) == messages() == 60
     assert sum(row.reason is not None for row in found) == 6
