@@ -90,7 +90,7 @@ async def answers(port: int) -> dict[RequestCode, tuple[int, str]]:
         await client.close()
 
 
-@pytest.mark.parametrize("transport", ["http2", "grpcio"])
+@pytest.mark.parametrize("transport", ["http2", "grpcio"])  # each binds the policy by itself
 def test_no_rpc_gets_past_the_policy(tmp_path: Path, transport: str) -> None:
     async def test() -> None:
         given = {"lakeTransport": transport, "grpcServerPort": "0", "grpcBindAddress": "127.0.0.1"}

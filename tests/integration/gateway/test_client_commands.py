@@ -1,4 +1,4 @@
-"""Commands to gRPC clients, over both transports: what tools ask of a consumer, and what a stop tells every client."""
+"""Commands to gRPC clients: what tools ask of a consumer, and what a stop tells every client."""
 
 from __future__ import annotations
 
@@ -30,15 +30,14 @@ from tests.support.brokers.telemetry_client import (
     producer_settings,
 )
 
-ONE = {"defaultTopicQueueNums": "1", "grpcProxyRelayRequestTimeoutInSeconds": "2"}
+ONE = {"defaultTopicQueueNums": "1", "grpcProxyRelayRequestTimeoutInSeconds": "1"}
 TOPIC, GROUP, CONSUMER = "orders", "billing", "consumer-1"
 RUNNING_INFO, CONSUME = RequestCode.GET_CONSUMER_RUNNING_INFO, RequestCode.CONSUME_MESSAGE_DIRECTLY
 
 
-@pytest.fixture(scope="module", params=["http2", "grpcio"])
-def gateway(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    folder = tmp_path_factory.mktemp("commands")
-    with Gateway(folder, transport=request.param, patient=True, **ONE) as gateway:
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    with Gateway(tmp_path_factory.mktemp("commands"), patient=True, **ONE) as gateway:
         yield gateway
 
 
@@ -155,7 +154,7 @@ def test_a_client_that_does_not_answer_is_waited_for_so_long(
 ) -> None:
     answer = asked(gateway, RUNNING_INFO, jstackEnable="true")
     assert answer.code == ResponseCode.SYSTEM_BUSY
-    assert answer.remark == ("call remote timeout: client 'consumer-1' did not answer within 2 s")
+    assert answer.remark == ("call remote timeout: client 'consumer-1' did not answer within 1 s")
     consumer.send(answered(consumer.next_command()))  # too late: for nobody
     consumer.answers = lambda command: [
         answered(command, pb.OK, "of another"),
@@ -172,7 +171,7 @@ def test_an_answer_of_another_client_is_none(gateway: Gateway, consumer: Telemet
 
         def answers(command: rpc.TelemetryCommand) -> Iterator[rpc.TelemetryCommand]:
             stranger.send(answered(command, text="of a stranger"))
-            time.sleep(0.5)
+            stranger.settle()
             yield answered(command, text="its own")
 
         consumer.answers = answers

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import socket
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_testing.client import OPTIONS, Client
 from lakebroker_testing.gateway import Gateway
 from tests.support.peers.raw_http2 import PREFACE, SETTINGS, frame
+from tests.support.waiting import wait_until
 
 LIMIT = 1024
 IDLE = 1100
@@ -63,10 +63,7 @@ def test_idle_connections_leave_room_for_segments_and_for_others(gateway: Gatewa
     finally:
         for each in idle:
             each.close()
-    deadline = time.monotonic() + 60
-    while descriptors(gateway) > 300:
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    wait_until(lambda: descriptors(gateway) <= 300)
     assert "Too many open files" not in gateway.log.read_text()
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,10 @@ from typer.testing import CliRunner
 from broker_gateway.cli.main import app
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_testing.client import OPTIONS, Client
-from lakebroker_testing.gateway import ROOT, Gateway, command
+from lakebroker_testing.gateway import Gateway
 from lakebroker_testing.messages import message, send_request
+from lakebroker_testing.prestarted import start
+from tests.support.waiting import wait_until
 
 LETTERS = 70
 
@@ -235,14 +236,12 @@ def test_a_replay_that_is_killed_goes_on_where_it_was(gateway: Gateway, tmp_path
     client = give_up(gateway, "killed", 40)
     file = tmp_path / "killed.jsonl"
     kept = ("killed", "--outcomes", str(file))
-    slow = command("dlq", "replay", *kept, "--rate", "20", "--gateway", gateway.address)
-    with subprocess.Popen(slow, cwd=ROOT, stdout=subprocess.DEVNULL) as process:
-        deadline = time.monotonic() + 60
-        while not file.exists() or file.read_bytes().count(b"\n") < 5:
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
-        in_use = run(gateway, "dlq", "replay", *kept, "--resume", status=1).stderr
-        process.kill()
+    slow = ("dlq", "replay", *kept, "--rate", "20", "--gateway", gateway.address)
+    process = start(*slow, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    wait_until(lambda: file.exists() and file.read_bytes().count(b"\n") >= 5)
+    in_use = run(gateway, "dlq", "replay", *kept, "--resume", status=1).stderr
+    process.kill()
+    process.wait()
     assert "is in use by another replay" in in_use
     before = file.read_bytes().count(b"\n")
     assert 5 <= before < 40

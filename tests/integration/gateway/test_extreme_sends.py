@@ -1,4 +1,4 @@
-"""Every field of a send at its extremes beside innocent sends, over real connections of both transports."""
+"""Every field of a send at its extremes beside innocent sends, over a real connection."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-import pytest
 
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
@@ -18,9 +17,8 @@ from tests.support.logs.extreme_sends import extreme_messages
 DEADLINE_S = 120.0
 
 
-@pytest.mark.parametrize("transport", ["http2", "grpcio"])
-def test_every_call_is_answered(tmp_path: Path, transport: str) -> None:
-    with Gateway(tmp_path, transport=transport, **OPTIONS) as gateway:
+def test_every_call_is_answered(tmp_path: Path) -> None:
+    with Gateway(tmp_path, **OPTIONS) as gateway:
         client = Client(gateway.address)
         assert client.send("orders", b"first").status.code == pb.OK
         calls: list[tuple[str, Any]] = []

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import socket
-import subprocess
-import threading
-import time
 from pathlib import Path
 
 from broker_gateway.protocol.codes import RequestCode
@@ -15,7 +13,8 @@ from broker_gateway.protocol.command import Command
 from broker_gateway.transport.remoting.client import RemotingClient
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_testing.client import OPTIONS, Client
-from lakebroker_testing.gateway import ROOT, Gateway, command
+from lakebroker_testing.gateway import Gateway
+from lakebroker_testing.prestarted import start
 
 _FULL = ["sh", "-c", 'exec "$@" >/dev/full 2>&1', "sh"]
 
@@ -61,23 +60,25 @@ def test_a_name_server_whose_log_has_no_reader_serves_and_stops(tmp_path: Path) 
         "configStorePath": str(tmp_path / "namesrv.properties"),
     }
     settings = [part for name, value in options.items() for part in ("--set", f"{name}={value}")]
-    server = subprocess.Popen(
-        command("namesrv", *settings), stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT
-    )
-    watch = threading.Timer(60, server.kill)
-    watch.start()
-    try:
-        assert server.stdout is not None
-        assert server.stderr is not None
-        port = int(server.stdout.readline().rpartition(b":")[2])
-        server.stderr.close()
-        server.stdout.close()
-        break_the_protocol(port)
-        time.sleep(0.1)
-        assert ask(port, RequestCode.GET_BROKER_CLUSTER_INFO) == 0
-        server.terminate()
-        assert server.wait(20) == 0
-    finally:
-        watch.cancel()
-        server.kill()
-        server.wait()
+    with contextlib.ExitStack() as pipes:
+        (said, output), (log, errors) = (
+            [
+                pipes.enter_context(open(each, mode))
+                for each, mode in zip(os.pipe(), ("rb", "wb"), strict=True)
+            ]
+            for _ in range(2)
+        )
+        server = start("namesrv", *settings, stdout=output, stderr=errors)
+        output.close()
+        errors.close()
+        try:
+            port = int(said.readline().rpartition(b":")[2])
+            said.close()
+            log.close()
+            break_the_protocol(port)
+            assert ask(port, RequestCode.GET_BROKER_CLUSTER_INFO) == 0
+            server.terminate()
+            assert server.wait(60) == 0
+        finally:
+            server.kill()
+            server.wait()

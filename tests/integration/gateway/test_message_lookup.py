@@ -14,8 +14,9 @@ from broker_gateway.cli.main import app
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_testing.client import Client
 from lakebroker_testing.gateway import Gateway
-from tests.integration.gateway.test_retention import AT_ONCE, BODY, SEGMENT, first_segment, wait_for
+from tests.integration.gateway.test_retention import AT_ONCE, BODY, SEGMENT, first_segment
 from tests.support.lakes.maintained import reput
+from tests.support.waiting import wait_until
 
 COUNT = 40
 
@@ -48,7 +49,7 @@ def test_old_messages_are_found_in_the_lake(tmp_path: Path) -> None:
             reput(gateway.store, str(lake))
             return first_segment(gateway) >= 2 * SEGMENT
 
-        wait_for(cut)
+        wait_until(cut)
         ids += [send(number) for number in range(COUNT, COUNT + 5)]
         everything = list(reversed(range(COUNT + 5)))
         assert numbers(gateway, "--limit", "1000") == everything

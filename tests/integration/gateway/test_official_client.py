@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from lakebroker_testing.gateway import ROOT, Gateway, command
+from lakebroker_testing.gateway import Gateway
 from lakebroker_testing.official_client import OfficialClient, OfficialClientError
+from lakebroker_testing.prestarted import run
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture
@@ -18,16 +19,18 @@ def official() -> Iterator[OfficialClient]:
         yield client
 
 
-def received(official: OfficialClient, count: int, seconds: float = 30) -> list[dict[str, Any]]:
+def received(official: OfficialClient, count: int) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
-    deadline = time.monotonic() + seconds
-    while len(found) < count and time.monotonic() < deadline:
+
+    def come() -> bool:
         try:
-            found += official.call("receive", max=32, invisible_s=10)["messages"]
+            found.extend(official.call("receive", max=32, invisible_s=10)["messages"])
         except OfficialClientError as error:
             if "route" not in str(error):  # a dead-letter topic has none before its first message
                 raise
-            time.sleep(0.5)
+        return len(found) >= count
+
+    wait_until(come)
     return found
 
 
@@ -52,24 +55,18 @@ def test_send_and_simple_consumer(gateway: Gateway, official: OfficialClient, na
 def test_push_consumer_retries_then_dead_letters(
     gateway: Gateway, official: OfficialClient, name: str
 ) -> None:
-    import subprocess
-
-    subprocess.run(
-        command("group", "create", name, "--retry-max", "1", "--gateway", gateway.address),
-        check=True,
-        cwd=ROOT,
-        capture_output=True,
-    )
+    run("group", "create", name, "--retry-max", "1", "--gateway", gateway.address, check=True)
     official.call("producer", endpoints=gateway.address, topics=[name])
     official.call("send", topic=name, bodies=["good", "flaky", "poison"], keys=["good", "flaky", "poison"])
     official.call(
         "push", endpoints=gateway.address, group=name, topics={name: "*"}, fail={"flaky": 1, "poison": 99}
     )
-    deadline = time.monotonic() + 30
-    seen: list[dict[str, Any]] = []
-    while time.monotonic() < deadline and len(seen) < 5:
-        seen = official.call("consumed")["messages"]
-        time.sleep(0.2)
+
+    def consumed() -> list[dict[str, Any]]:
+        messages: list[dict[str, Any]] = official.call("consumed")["messages"]
+        return messages if len(messages) >= 5 else []
+
+    seen = wait_until(consumed)
     attempts = {key: [m["attempt"] for m in seen if m["body"] == key] for key in ("good", "flaky", "poison")}
     assert attempts == {"good": [1], "flaky": [1, 2], "poison": [1, 2]}
     official.call(

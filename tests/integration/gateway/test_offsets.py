@@ -13,7 +13,8 @@ from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_pb.google.protobuf.timestamp_pb2 import Timestamp
 from lakebroker_testing.client import Client
 from lakebroker_testing.gateway import Gateway
-from tests.integration.gateway.test_retention import AT_ONCE, BODY, SEGMENT, drain, first_segment, wait_for
+from tests.integration.gateway.test_retention import AT_ONCE, BODY, SEGMENT, drain, first_segment
+from tests.support.waiting import wait_until
 
 ONE_QUEUE = {**AT_ONCE, "defaultTopicQueueNums": "1"}
 
@@ -120,7 +121,7 @@ def test_a_group_below_the_minimum_goes_on_at_the_minimum(retaining: Gateway, na
     assert committed(client, name, "early").offset == 3
     for _ in range(60):
         assert client.send(name, BODY).status.code == pb.OK
-    wait_for(lambda: first_segment(retaining) >= 4 * SEGMENT)
+    wait_until(lambda: first_segment(retaining) >= 4 * SEGMENT)
     least = query(client, name, pb.BEGINNING)
     assert 3 < least < 63 == query(client, name, pb.END)
     assert query(client, name, pb.TIMESTAMP, Timestamp(seconds=0)) == least

@@ -1,16 +1,16 @@
-"""A consumer that goes back further than the log: the real reput fills the lake, retention deletes segments, and it just receives."""
+"""A consumer that goes back further than the log: the lake has its records, retention deletes segments, and it just receives."""
 
 from __future__ import annotations
 
 import shutil
-import subprocess
-import time
 from pathlib import Path
 
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_testing.client import OPTIONS, Client
-from lakebroker_testing.gateway import Gateway, command
+from lakebroker_testing.gateway import Gateway
+from tests.support.lakes.maintained import reput
+from tests.support.waiting import wait_until
 
 SEGMENT = 1 << 20
 COUNT = 60
@@ -22,17 +22,6 @@ AT_ONCE = {
     "cleanResourceInterval": "100",
     "brokerName": "broker-a",
 }
-
-
-def reput(lake: Path, store: Path) -> None:
-    done = subprocess.run(
-        command("reput", "--store", str(store), "--lake", str(lake), "--once"),
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
 
 
 def body(number: int) -> bytes:
@@ -49,12 +38,15 @@ def update_offset(client: Client, queue_id: int, offset: int) -> None:
 def receive_all(client: Client, count: int, settle: bool = True) -> list[pb.Message]:
     """So many messages, however long the lake takes."""
     found: list[pb.Message] = []
-    deadline = time.monotonic() + 60
-    while len(found) < count and time.monotonic() < deadline:
+
+    def come() -> bool:
         some = client.receive("old", "replay", wait_ms=2000, invisible_ms=60_000)[1]
         if settle and some:
             client.ack("old", "replay", *some)
-        found += some
+        found.extend(some)
+        return len(found) >= count
+
+    wait_until(come)
     return found
 
 
@@ -74,14 +66,15 @@ def test_a_group_goes_back_to_the_beginning_of_the_lake(tmp_path: Path) -> None:
         for number in range(COUNT):
             answer = client.send("old", body(number), tag="t", keys=[f"k{number}"])
             sent[answer.entries[0].message_id] = number
-        client.receive("old", "replay", batch=1)  # the group is there
+        client.receive("another", "replay")  # the group is there
         log_end = (COUNT * 50_000 // SEGMENT) * SEGMENT
-        reput(lake, gateway.store)
-        deadline = time.monotonic() + 60
-        while first_segment(gateway) < log_end and time.monotonic() < deadline:
+        reput(gateway.store, str(lake))
+
+        def gone() -> bool:
             client.send("filler", b"x" * 50_000)
-            time.sleep(0.1)
-        assert first_segment(gateway) >= log_end, gateway.log.read_text()[-2000:]
+            return first_segment(gateway) >= log_end
+
+        wait_until(gone, lambda: gateway.log.read_text()[-2000:])
         queue = pb.MessageQueue(topic=pb.Resource(name="old"), id=0)
         query = rpc.QueryOffsetRequest(message_queue=queue, query_offset_policy=pb.BEGINNING)
         assert client.call("QueryOffset", query).offset == 0
@@ -108,7 +101,7 @@ def test_a_group_goes_back_to_the_beginning_of_the_lake(tmp_path: Path) -> None:
         open_ones = receive_all(client, 5, settle=False)
         client.channel.close()
         assert gateway.terminate() == 0
-        reput(lake, gateway.store)
+        reput(gateway.store, str(lake))
         shutil.rmtree(gateway.store)
         gateway.start()
         client = Client(gateway.address)

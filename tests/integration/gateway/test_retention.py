@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import time
-import urllib.request
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_testing.client import OPTIONS, Client
 from lakebroker_testing.gateway import Gateway
+from tests.support.brokers.scraped import metric
+from tests.support.waiting import wait_until
 
 SEGMENT = 1 << 20
 AT_ONCE = {
@@ -24,13 +24,6 @@ BODY = b"x" * 100_000
 
 def first_segment(gateway: Gateway) -> int:
     return min(int(path.name) for path in (gateway.store / "commitlog").iterdir())
-
-
-def wait_for(condition: Callable[[], bool], limit_s: float = 20.0) -> None:
-    deadline = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def drain(client: Client, topic: str, group: str) -> list[pb.Message]:
@@ -50,7 +43,7 @@ def test_segments_go_and_the_broker_starts_from_what_is_left(tmp_path: Path) -> 
         (flying,) = drain(client, "t", "g")
         for _ in range(60):
             assert client.send("bulk", BODY).status.code == pb.OK
-        wait_for(lambda: first_segment(gateway) >= 4 * SEGMENT)
+        wait_until(lambda: first_segment(gateway) >= 4 * SEGMENT)
         last = client.send("t", b"last").entries[0].message_id
         client.channel.close()
         gateway.kill()
@@ -67,8 +60,10 @@ def test_what_the_lake_does_not_have_stays(tmp_path: Path) -> None:
         client = Client(gateway.address)
         for _ in range(40):
             assert client.send("bulk", BODY).status.code == pb.OK
-        wait_for(lambda: "the lake has the log up to 0 only" in gateway.log.read_text())
-        time.sleep(0.5)
+        wait_until(lambda: "the lake has the log up to 0 only" in gateway.log.read_text())
+        last_run = partial(metric, gateway.metrics_port, "lakebroker_task_last_run_seconds", task="retention")
+        seen = last_run()
+        wait_until(lambda: last_run() > seen)
         assert first_segment(gateway) == 0
         client.channel.close()
 
@@ -80,19 +75,12 @@ def test_damage_is_logged_and_counted(tmp_path: Path) -> None:
         for _ in range(15):
             assert client.send("bulk", BODY).status.code == pb.OK
 
-        def metric(name: str) -> float:
-            with urllib.request.urlopen(
-                f"http://127.0.0.1:{gateway.metrics_port}/metrics", timeout=5
-            ) as answer:
-                lines = answer.read().decode().splitlines()
-            return float(next(line for line in lines if line.startswith(name + "{")).rsplit(" ", 1)[1])
-
-        wait_for(lambda: metric("lakebroker_store_self_checks") > 0)
-        assert metric("lakebroker_store_damaged_places") == 0
+        wait_until(lambda: metric(gateway.metrics_port, "lakebroker_store_self_checks") > 0)
+        assert metric(gateway.metrics_port, "lakebroker_store_damaged_places") == 0
         first = gateway.store / "commitlog" / f"{0:020d}"
         first.rename(tmp_path / "aside")
-        wait_for(lambda: metric("lakebroker_store_damaged_places") == 1)
+        wait_until(lambda: metric(gateway.metrics_port, "lakebroker_store_damaged_places") == 1)
         assert f"segment {first} cannot be looked at" in gateway.log.read_text()
         (tmp_path / "aside").rename(first)
-        wait_for(lambda: metric("lakebroker_store_damaged_places") == 0)
+        wait_until(lambda: metric(gateway.metrics_port, "lakebroker_store_damaged_places") == 0)
         client.channel.close()

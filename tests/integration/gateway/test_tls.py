@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import grpc
 
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
-from lakebroker_testing.gateway import ROOT, Gateway, command
+from lakebroker_testing.gateway import Gateway
+from lakebroker_testing.prestarted import run
 from tests.support.peers.relay import Relay
 
 METHOD = "/apache.rocketmq.v2.MessagingService/QueryRoute"
@@ -52,7 +52,3 @@ def test_commands_speak_tls_where_an_authority_is_given(tmp_path: Path) -> None:
     assert (wrong.returncode, missing.returncode) == (1, 1)
     assert f"127.0.0.2:{gateway.grpc_port} has a certificate for other names" in wrong.stderr
     assert f"tlsCa {tmp_path / 'missing'} cannot be read" in missing.stderr
-
-
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command(*arguments), cwd=ROOT, capture_output=True, text=True, timeout=60)

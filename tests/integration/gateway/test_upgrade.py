@@ -27,9 +27,9 @@ from tests.support.brokers.earlier_versions import (
     later_options,
     unpacked,
 )
+from tests.support.waiting import wait_until
 
 BOTH = pytest.mark.parametrize("commit", [BEFORE_FOLDERS, BEFORE_ERASURES], ids=lambda commit: commit[:7])
-WAIT_S = 60.0
 
 
 def today(folder: Path) -> Gateway:
@@ -43,17 +43,18 @@ def before(commit: str, folder: Path) -> Gateway:
 def receive_all(client: Client, topic: str, group: str, count: int) -> dict[str, int]:
     """Attempts of so many messages by their bodies, and of those that come right behind them; all are acknowledged."""
     found: dict[str, int] = {}
-    deadline = time.monotonic() + WAIT_S
-    while time.monotonic() < deadline:
-        _, messages = client.receive(topic, group, invisible_ms=60_000, wait_ms=500)
+
+    def nothing_more_comes() -> bool:
+        _, messages = client.receive(topic, group, invisible_ms=60_000)
         if messages:
             assert client.ack(topic, group, *messages).status.code == pb.OK
-        elif len(found) >= count:
-            return found
         for each in messages:
             body = each.body.decode()
             assert body not in found, "acknowledged, and given out again"
             found[body] = each.system_properties.delivery_attempt
+        return len(found) >= count and not messages
+
+    wait_until(nothing_more_comes, lambda: f"{count} messages, after {found},")
     return found
 
 

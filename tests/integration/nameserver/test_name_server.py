@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import subprocess
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
@@ -32,8 +31,9 @@ from broker_gateway.protocol.frame import encode
 from broker_gateway.transport.remoting.client import RemotingClient
 from broker_gateway.transport.remoting.connection import Processors
 from broker_gateway.transport.remoting.server import RemotingServer
-from lakebroker_testing.gateway import ROOT, command
+from lakebroker_testing import prestarted
 from lakebroker_testing.gateway import NameServer as NameServerProcess
+from tests.support.waiting import until
 
 BODY = RegisterBrokerBody(
     DataVersion(0, 5, 7), {name: TopicConfig(name, 4, 8) for name in ("orders", "other")}
@@ -93,12 +93,6 @@ def run(test: Callable[[], Awaitable[None]]) -> None:
             await test()
 
     asyncio.run(bounded())
-
-
-async def until(done: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(20):
-        while not await done():  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
 
 
 @pytest.mark.parametrize("compress", [False, True])
@@ -573,12 +567,6 @@ def test_start_stop_and_start_again(tmp_path: Path) -> None:
         assert process.terminate() == 0
 
 
-def lakebroker(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command("namesrv", *arguments), capture_output=True, text=True, cwd=ROOT, check=False, timeout=60
-    )
-
-
 def test_exit_codes(tmp_path: Path) -> None:
     broken = tmp_path / "kvConfig.json"
     broken.write_text("{")
@@ -596,7 +584,7 @@ def test_exit_codes(tmp_path: Path) -> None:
                 "bindAddress=203.0.113.1 is not an address of this host",
             ),
         ):
-            done = lakebroker(*arguments)
+            done = prestarted.run("namesrv", *arguments)
             assert done.returncode == status, done.stderr
             assert named in done.stderr
             assert "Traceback" not in done.stderr
@@ -605,7 +593,7 @@ def test_exit_codes(tmp_path: Path) -> None:
 def test_print_options(tmp_path: Path) -> None:
     path = tmp_path / "namesrv.properties"
     path.write_text("listenPort=5\norderMessageEnable=true\nlistenPrt=6\n")
-    done = lakebroker("-c", str(path), "-p")
+    done = prestarted.run("namesrv", "-c", str(path), "-p")
     assert done.returncode == 0
     assert "option listenPrt is unknown and has no effect; did you mean listenPort?" in done.stderr
     lines = done.stdout.splitlines()

@@ -8,7 +8,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from lakebroker_testing.gateway import ROOT, START_S, ProcessError, command
+from lakebroker_testing.gateway import START_S, ProcessError
+from lakebroker_testing.prestarted import ROOT, Process, command, start
 
 _BOOT = re.compile(r"serves log (\w+), from (\d+) on, at [\d.]+:(\d+)")
 
@@ -34,8 +35,9 @@ class Sidecar:
         named = [f"--broker={broker}"] if broker else []
         given = [f"--store={root}", f"--state={self.state}", "--port=0", *named, *arguments]
         self._host = host
-        self._command = [*wrapper, *command("sidecar", "--set", f"grpcBindAddress={host}", *given)]
-        self.process: subprocess.Popen[bytes] | None = None
+        self._words = ["sidecar", "--set", f"grpcBindAddress={host}", *given]
+        self._wrapper = wrapper
+        self.process: Process | None = None
         self.log_id, self.port = "", 0
 
     def __enter__(self) -> Sidecar:
@@ -52,7 +54,11 @@ class Sidecar:
     def start(self) -> None:
         """Returns when it serves. Raises ProcessError with what it said."""
         with self.log.open("ab") as log, self._out.open("wb") as out:
-            self.process = subprocess.Popen(self._command, cwd=ROOT, stdout=out, stderr=log)
+            if self._wrapper:
+                words = [*self._wrapper, *command(*self._words)]
+                self.process = subprocess.Popen(words, cwd=ROOT, stdout=out, stderr=log)
+            else:
+                self.process = start(*self._words, stdout=out, stderr=log)
         until = time.monotonic() + START_S
         while (found := _BOOT.search(self._out.read_text())) is None:
             if self.process.poll() is not None or time.monotonic() > until:

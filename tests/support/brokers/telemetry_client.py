@@ -58,8 +58,9 @@ class TelemetryClient:
         self.ended = threading.Event()
         self._channel = grpc.secure_channel(address, tls) if tls else grpc.insecure_channel(address)
         self._outgoing: Queue[rpc.TelemetryCommand | None] = Queue()
+        self._settings = rpc.TelemetryCommand(settings=settings)
         self._settled = threading.Event()
-        self._outgoing.put(rpc.TelemetryCommand(settings=settings))
+        self._outgoing.put(self._settings)
         metadata = (
             ("x-mq-client-id", client_id),
             ("x-mq-language", "JAVA"),
@@ -85,6 +86,12 @@ class TelemetryClient:
 
     def send(self, command: rpc.TelemetryCommand) -> None:
         self._outgoing.put(command)
+
+    def settle(self) -> None:
+        """Returns when the broker has read what was sent: it answers settings in their turn."""
+        self._settled.clear()
+        self.send(self._settings)
+        assert self._settled.wait(WAIT_S), "no settings came"
 
     def next_command(self) -> rpc.TelemetryCommand:
         return self.commands.get(timeout=WAIT_S)
