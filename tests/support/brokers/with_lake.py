@@ -9,7 +9,7 @@ from typing import Any
 from broker_gateway.lake.reader import Lake
 from lakebroker_testing.broker import InProcessBroker
 from store.log_source import FolderLog
-from structured_streaming.lake import create_tables
+from tests.support.lakes.empty import empty_lake
 from tests.support.lakes.union import commit, cuts, manifest
 
 SEGMENT = 1 << 20
@@ -21,7 +21,7 @@ class LakeBroker(InProcessBroker):
 
     def __init__(self, folder: Path, **options: Any) -> None:
         self.lake = folder / "lake"
-        create_tables(str(self.lake))
+        empty_lake(self.lake)
         given = {
             "lakeLocation": str(self.lake),
             "mappedFileSizeCommitLog": str(SEGMENT),

@@ -14,10 +14,10 @@ import pytest
 from broker_gateway.journal.minute_stats import MinuteStatistics
 from lakebroker_testing.clock import ManualClock
 from structured_streaming.commit.delta_commit import DeltaCommitSink
-from structured_streaming.lake import create_tables
 from structured_streaming.staging.table_file import write_file
 from structured_streaming.storage.local import LocalFolder
 from structured_streaming.tables import BROKER_STATS
+from tests.support.lakes.empty import empty_lake
 
 Ask = Callable[[str], list[dict[str, Any]]]
 """Rows of a statement over `stats`, which has the columns `topic` and `latency`."""
@@ -67,7 +67,7 @@ def stats() -> pa.Table:
 
 def sketch_lake(folder: Path) -> None:
     """Makes a lake whose broker_stats have the sketches, by a batch of the reput's."""
-    create_tables(str(folder))
+    empty_lake(folder)
     rows = [
         {"broker": "b", "log_id": "l", "physical_offset": at, "ordinal": 0, **row}
         for at, row in enumerate(stats().to_pylist())

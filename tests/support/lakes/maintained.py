@@ -16,11 +16,11 @@ from store.log_reader import LogReader
 from store.log_source import FolderLog
 from structured_streaming.commit.delta_commit import DeltaCommitSink, LakeProgress
 from structured_streaming.commit.sink import AfterStep, no_step
-from structured_streaming.lake import create_tables
 from structured_streaming.source.log_range import LogRange
 from structured_streaming.staging.stage import stage
 from structured_streaming.staging.wanted import EVERYTHING, Wanted
 from structured_streaming.tables import TABLES
+from tests.support.lakes.empty import empty_lake
 
 
 class ReputLake:
@@ -39,7 +39,7 @@ class ReputLake:
                 writer.raw(b"no record at all".ljust(damage, b"?"))
             writer.everything()
         self.reader = LogReader(self.store)
-        create_tables(self.location)
+        empty_lake(self.location)
         self.sink = DeltaCommitSink(self.location)
 
     def copied(self, folder: Path) -> ReputLake:
@@ -95,7 +95,7 @@ def reput(
     after_step: AfterStep = no_step,
 ) -> None:
     """Commits to a lake, which is made where there is none, what it has not of the log in `store`."""
-    create_tables(location)
+    empty_lake(location)
     log, sink = FolderLog(store), DeltaCommitSink(location, after_step, wanted)
     state = log.describe()
     known = LakeProgress(location).offsets.get((state.broker, state.log_id), state.start)

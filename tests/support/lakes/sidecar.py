@@ -6,15 +6,15 @@ from pathlib import Path
 from typing import Any
 
 from structured_streaming.commit.delta_commit import DeltaCommitSink, LakeProgress
-from structured_streaming.lake import create_tables
 from structured_streaming.reput_source import ReputDataSource
+from tests.support.lakes.empty import empty_lake
 
 
 class SidecarLake:
     """A lake that is filled as Spark would have it, without Spark."""
 
     def __init__(self, folder: Path, address: str) -> None:
-        create_tables(str(folder))
+        empty_lake(folder)
         self._folder = folder
         options = {"brokers": address, "lake": str(folder), "partitionBytes": "50000", "onGap": "continue"}
         source = ReputDataSource(options)

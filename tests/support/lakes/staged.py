@@ -17,11 +17,11 @@ from store.errors import RecordError
 from store.log.record import SYS_COMPRESSED, decode_record
 from store.scan import Scan, scan
 from structured_streaming.commit.delta_commit import DeltaCommitSink
-from structured_streaming.lake import create_tables
 from structured_streaming.staging.stage import stage
 from structured_streaming.staging.wanted import EVERYTHING, Wanted
 from structured_streaming.storage.local import LocalFolder
 from structured_streaming.tables import DATA_TABLES
+from tests.support.lakes.empty import empty_lake
 from tests.support.logs.raw import JOURNAL
 
 YEAR_1_MS, YEAR_9999_MS = -62_135_596_800_000, 253_402_300_799_999
@@ -32,7 +32,7 @@ class StagedLake:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        create_tables(str(folder))
+        empty_lake(folder)
         self._sink = DeltaCommitSink(str(folder))
         self.logs = 0
         self.files: dict[str, list[Path]] = {table.name: [] for table in DATA_TABLES}

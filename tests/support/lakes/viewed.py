@@ -20,9 +20,9 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from lakebroker_pb.lakebroker.journal.v1 import journal_pb2 as pb
-from structured_streaming.lake import create_tables
 from structured_streaming.tables import TABLES
 from structured_streaming.views import VIEWS, View
+from tests.support.lakes.empty import empty_lake
 from tests.support.lakes.staged import StagedLake
 from tests.support.lakes.view_answers import Row, answers, dispatch_lag
 from tests.support.logs.views import (
@@ -282,7 +282,7 @@ ASK_LAG = """SELECT consumer_group, topic, broker, queue_id, committed_offset, m
 
 def strange(folder: Path) -> Path:
     """Everything strange in one lake."""
-    create_tables(str(folder))
+    empty_lake(folder)
     add(folder, together((*(rows for rows, _ in LAGS.values()), old_dead_letters())))
     write_deltalake(
         str(folder / "reput_progress"),
