@@ -1,7 +1,12 @@
-"""The reput's driver, its JVM or both killed at every step of a commit: a restart leaves every table exact."""
+"""The reput's driver, its JVM or both killed at every step of a commit: a restart leaves every table exact.
+
+`make test` has one real death of a driver. That of a JVM is in `test_reput_stop.py`; a death at every call of a commit, without Spark,
+in `tests/unit/structured_streaming/commit/test_commit_crashes.py`; one at every step of Spark's writer in `test_lake_power_cut.py`.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -12,17 +17,24 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from pyspark.sql import SparkSession
 
 from lakebroker_testing.gateway import ROOT, command
 from lakebroker_testing.logs import LogWriter
 from structured_streaming.commit.sink import DURABLE, NUMBERED, SET_BACK, STAGED, STARTED
-from structured_streaming.tables import DATA_TABLES, REPUT_PROGRESS
-from tests.suite.evidence import EVIDENCE
-from tests.support.lakes.checks import assert_exact, assert_exact_below_progress
+from structured_streaming.commit.typed_tables import declare
+from structured_streaming.lake import create_tables
+from structured_streaming.maintenance.check import check_lake
+from structured_streaming.storage.local import LocalFolder
+from structured_streaming.tables import DATA_TABLES, QUARANTINE, REPUT_PROGRESS
+from structured_streaming.typed.declaration import JSON, Declaration, Schema
+from tests.suite.evidence import EVIDENCE, LONG
+from tests.support.lakes.checks import assert_exact, assert_exact_below_progress, rows
+from tests.support.lakes.streamed import stream
 from tests.support.spark.reput_runs import reput_once
 
-_TABLES = [table.name for table in (*DATA_TABLES, REPUT_PROGRESS)]
+SCHEMA = {"required": ["id"], "properties": {"id": {"type": "integer"}}}
+ORDERS = Declaration("orders", "typed_orders", JSON, (Schema(1, json.dumps(SCHEMA)),))
+_TABLES = [*(table.name for table in DATA_TABLES), ORDERS.table, REPUT_PROGRESS.name]
 STEPS = {
     "delta": [STAGED, *_TABLES],
     "spark": [NUMBERED, STARTED, SET_BACK, STAGED, DURABLE, *_TABLES],
@@ -41,9 +53,9 @@ class Death(NamedTuple):
 
 
 def deaths_of(sink: str) -> list[Death]:
-    """Driver, JVM and both at every step, then between steps; the short form has one of the driver, and where Spark only reads one of the JVM."""
+    """Driver, JVM and both at every step, then between steps; the short form has one, right before the commit to the typed table."""
     if not EVIDENCE:
-        return [Death("messages", "driver")] + ([Death("topics", "jvm")] if sink == "delta" else [])
+        return [Death(QUARANTINE.name, "driver")]
     rng = random.Random(sink)
     steps = STEPS[sink]
     at_steps = [Death(step, who) for step in steps for who in ("driver", "jvm", "both")]
@@ -55,12 +67,14 @@ def deaths_of(sink: str) -> list[Death]:
     return at_steps + between
 
 
-def written(folder: Path) -> Path:
-    writer = LogWriter(folder)
-    for _ in range(4):
+def write(store: Path, orders: int) -> int:
+    """Every kind of record once more, and messages of the typed topic, of which every other one is bad; how many these are by now."""
+    with LogWriter(store) as writer:
         writer.everything()
-    writer.close()
-    return folder
+        for number in range(orders, orders + 20):
+            writer.record("orders", b'{"id":%d}' % number if number % 2 else b"bad", UNIQ_KEY=f"O{number}")
+        writer.raw(b"no record at all".ljust(500, b"?"))
+    return orders + 20
 
 
 def start(
@@ -98,19 +112,21 @@ def end(process: subprocess.Popen[str]) -> None:
 
 
 @pytest.mark.timeout(7200 if EVIDENCE else 900)
-@pytest.mark.parametrize("sink", ["delta", "spark"])
+@pytest.mark.parametrize("sink", ["delta", pytest.param("spark", marks=LONG)])
 def test_killed_at_every_step_of_a_commit(
-    spark: SparkSession, tmp_path: Path, sink: str, record_property: Callable[[str, object], None]
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    sink: str,
+    record_property: Callable[[str, object], None],
 ) -> None:
     """Each round takes up what the one before left; between them readers find what was reported, exact. A JVM that is
     killed alone is started again."""
-    store, lake = tmp_path / "store", tmp_path / "lake"
-    reported = unfinished = too_late = 0
+    store, lake = tmp_path / "store", create_tables(str(tmp_path / "lake")).path
+    declare(LocalFolder(lake), ORDERS)
+    reported = unfinished = too_late = orders = 0
     deaths = deaths_of(sink)
     for death in deaths:
-        with LogWriter(store) as writer:
-            writer.everything()
-            writer.raw(b"no record at all".ljust(500, b"?"))
+        orders = write(store, orders)
         process = start(store, lake, sink, death.step, _BATCH_BYTES, "1", death.who, str(death.delay_s))
         assert process.stdout is not None
         told = [line.split() for line in process.stdout]
@@ -127,10 +143,16 @@ def test_killed_at_every_step_of_a_commit(
             f"{death}: the lake fell behind what was reported"
         )
         unfinished += held.beyond > 0
-    with LogWriter(store) as writer:
-        writer.everything()
-    assert reput_once(spark, lake, store, sink=sink) > 0
+    orders = write(store, orders)
+    if sink == "spark":
+        reput_once(request.getfixturevalue("spark"), lake, store, sink=sink)
+    else:
+        stream(store, lake, _BATCH_BYTES, (ORDERS,))
     assert_exact(lake, store)
+    typed = rows(lake, ORDERS.table).to_pylist()
+    assert len({row["physical_offset"] for row in typed}) == len(typed) == orders
+    assert sorted(row["id"] for row in typed if row["reason"] is None) == list(range(1, orders, 2))
+    assert [problem for found in check_lake(str(lake), [str(store)]) for problem in found.problems] == []
     assert unfinished > len(deaths) // 10
     assert too_late < len(deaths) // 10 + 1
     record_property("rounds", len(deaths))
@@ -150,8 +172,11 @@ if late.exists() and "python_streaming_source_runner" in " ".join(sys.orig_argv)
 """Makes the first Python process that Spark starts to plan a batch later than the 10 s that Spark waits for it."""
 
 
+@LONG
 def test_a_python_worker_that_starts_late_is_waited_for(tmp_path: Path) -> None:
-    store, lake, slow = written(tmp_path / "store"), tmp_path / "lake", tmp_path / "slow"
+    """Spark's 10 s are no option; what the reput does then is in tests/unit/structured_streaming/test_reput.py."""
+    store, lake, slow = tmp_path / "store", tmp_path / "lake", tmp_path / "slow"
+    write(store, 0)
     slow.mkdir()
     (slow / "sitecustomize.py").write_text(LATE)
     (slow / "late").touch()
