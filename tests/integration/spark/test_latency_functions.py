@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import duckdb
@@ -25,15 +24,16 @@ from tests.support.lakes.latency_questions import (
 )
 
 
-@pytest.fixture
-def ask(spark: SparkSession, tmp_path: Path) -> Ask:
+@pytest.fixture(scope="module")
+def ask(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Ask:
     """Of a session of a lake whose broker_stats are the sketches."""
-    lake = tmp_path / "lake"
+    lake = tmp_path_factory.mktemp("sketches") / "lake"
     sketch_lake(lake)
-    register(spark, str(lake))
+    session = spark.newSession()
+    register(session, str(lake))
 
     def rows_of(statement: str) -> list[dict[str, Any]]:
-        return list(query(spark, statement.replace("FROM stats", "FROM broker_stats")).to_pylist())
+        return list(query(session, statement.replace("FROM stats", "FROM broker_stats")).to_pylist())
 
     return rows_of
 

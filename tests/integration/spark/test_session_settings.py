@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from structured_streaming.catalog.lake_tables import SchemaTables
+from structured_streaming.catalog.lake_views import make_views
 from structured_streaming.catalog.names import CatalogSchema
 from structured_streaming.catalog.spark_commit import SparkCommitSink
 from structured_streaming.catalog.typed_tables import CatalogTyped
@@ -27,12 +28,12 @@ _OF_THEIR_WRITES = {
 }
 
 
-@pytest.fixture
-def there(spark: SparkSession, tmp_path: Path) -> SparkSession:
+@pytest.fixture(scope="module")
+def there(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> SparkSession:
     """A session with a catalog, credentials and settings for writes that came while it ran."""
     settings = {
         _CATALOG: "org.apache.spark.sql.execution.datasources.v2.jdbc.JDBCTableCatalog",
-        f"{_CATALOG}.url": f"jdbc:derby:{tmp_path / 'derby'};create=true",
+        f"{_CATALOG}.url": f"jdbc:derby:{tmp_path_factory.mktemp('late') / 'derby'};create=true",
         f"{_CATALOG}.driver": "org.apache.derby.jdbc.EmbeddedDriver",
         _CREDENTIALS: "a",
         **_OF_THEIR_WRITES,
@@ -52,6 +53,14 @@ def test_a_catalog_that_came_later_is_known(there: SparkSession, tmp_path: Path)
     assert "late" in str(refused.value)
     assert "SCHEMA_NOT_FOUND" not in str(refused.value)
     assert "Nested databases" not in str(refused.value)
+
+
+def test_a_catalog_that_keeps_no_views_is_said_once(there: SparkSession) -> None:
+    told: list[str] = []
+    make_views(there, LATE, (), told.append)
+    (said,) = told
+    assert said.startswith("late.APP has no views of the lake: ")
+    assert "view" in said.partition(": ")[2].lower()
 
 
 def test_how_others_write_is_not_how_the_lake_is_written(there: SparkSession) -> None:
