@@ -1,102 +1,107 @@
-"""A reput whose brokers are away for longer than it tries again after other errors."""
+"""A reput whose brokers are away when its query ends: it says so, and goes on when they are back."""
 
 from __future__ import annotations
 
+import io
 import os
 import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
-from lakebroker_testing.gateway import ROOT, Gateway
+from lakebroker_testing.gateway import Gateway
 from lakebroker_testing.real_rocketmq import free_ports
 from store.log_reader import LogReader
+from structured_streaming import absence, reput_query
 from structured_streaming.commit.delta_commit import LakeProgress
-from structured_streaming.reput_query import RETRIES
+from structured_streaming.destination import FolderDestination
+from structured_streaming.interruptible import jvm_of
+from structured_streaming.reput_options import ReputOptions
+from structured_streaming.stopping import Stopping
 from tests.support.lakes.checks import assert_exact
 from tests.support.logs.written import written
 from tests.support.machines.children import children
+from tests.support.waiting import wait_until
 
 COUNT = 300
-PATIENCE_S = 240.0
-WAITS = "the query starts again when that is over"
+TRIES = 3
 
 
-def wait_until(reached: Callable[[], bool], process: subprocess.Popen[bytes], log: Path) -> None:
-    until = time.monotonic() + PATIENCE_S
-    while not reached():
-        assert process.poll() is None, log.read_text()[-3000:]
-        assert time.monotonic() < until, log.read_text()[-3000:]
-        time.sleep(0.1)
-
-
-def planner(process: int) -> int | None:
-    """The Python process in which a reput's batches are planned."""
+def planners(process: int) -> list[int]:
+    """The Python processes in which batches of queries are planned."""
+    found = []
     for each in children(process):
         if b"python_streaming_source_runner" in Path(f"/proc/{each}/cmdline").read_bytes():
-            return each
-        if (found := planner(each)) is not None:
-            return found
-    return None
+            found.append(each)
+        found += planners(each)
+    return found
 
 
-@pytest.mark.timeout(600)
-def test_brokers_are_waited_for_as_long_as_it_takes(tmp_path: Path) -> None:
-    """The query ends too meanwhile, so that it is to start while nobody answers."""
-    lake, log, port = tmp_path / "lake", tmp_path / "reput.log", free_ports(1)[0]
+def test_brokers_are_waited_for_as_long_as_it_takes(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The query ends too meanwhile, so that it is to start while nobody answers. That there is no end to it is in
+    tests/unit/structured_streaming/test_reput.py."""
+    for module, name, value in (
+        (
+            reput_query,
+            "RETRIES",
+            100,
+        ),  # also a host so busy that Spark does not wait for its Python is a failure
+        (reput_query, "LONGEST_WAIT_S", 0.0),
+        (reput_query, "SIGNAL_S", 0.0),
+        (absence, "TELL_S", 0.0),
+    ):
+        monkeypatch.setattr(module, name, value)
+    told = io.StringIO()
+    monkeypatch.setattr("sys.stderr", told)
+    lake, port = tmp_path / "lake", free_ports(1)[0]
     store = written(tmp_path / "broker" / "store", "broker-a", COUNT)
-    gateway = Gateway(tmp_path / "broker", brokerName="broker-a", grpcServerPort=str(port))
-    gateway.start()
-    with log.open("wb") as errors:
-        process = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "tests.support.spark.impatient_reput", "reput", "--json"),
-                *("--brokers", gateway.address, "--lake", str(lake)),
-            ],
-            cwd=ROOT,
-            stdout=subprocess.DEVNULL,
-            stderr=errors,
-            start_new_session=True,
+    jvm = jvm_of(spark)
+    assert jvm is not None
+
+    with (
+        Gateway(tmp_path / "broker", brokerName="broker-a", grpcServerPort=str(port)) as gateway,
+        ThreadPoolExecutor(1) as other,
+    ):
+        options = ReputOptions(str(lake), brokers=gateway.address)
+        stopping = other.submit(Stopping).result()  # there it leaves this process's signals alone
+        run = other.submit(
+            reput_query.run_until_done,
+            spark,
+            options,
+            lambda report: None,
+            FolderDestination(options),
+            stopping,
         )
 
-    def waits(times: int) -> Callable[[], bool]:
-        before = log.read_text().count(WAITS)
-        return lambda: log.read_text().count(WAITS) >= before + times
+        def goes_on_until(reached: Callable[[], bool]) -> None:
+            wait_until(lambda: run.done() or reached(), told.getvalue)
+            if run.done():
+                raise AssertionError(told.getvalue()) from run.exception()
 
-    def the_query_ends() -> None:
-        running = planner(process.pid)
-        assert running is not None
-        os.kill(running, signal.SIGKILL)
+        def is_up_to_date() -> bool:
+            return list(LakeProgress(str(lake)).offsets.values()) == [end(store)]
 
-    def is_up_to_date() -> bool:
-        return list(LakeProgress(str(lake)).offsets.values()) == [end(store)]
-
-    try:
-        wait_until(is_up_to_date, process, log)
-        gateway.kill()
-        written(store, "broker-a", COUNT)
-        the_query_ends()
-        wait_until(waits(RETRIES + 2), process, log)
-        gateway.start()
-        wait_until(is_up_to_date, process, log)
-        gateway.kill()
-        the_query_ends()
-        wait_until(waits(1), process, log)
-        process.terminate()
-        assert process.wait(PATIENCE_S) == 0, log.read_text()[-3000:]
-    finally:
-        gateway.__exit__()
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-    told = log.read_text()
-    assert "Traceback" not in told
-    assert f"no broker at {gateway.address}: connection refused; {WAITS}" in told
-    assert told.splitlines()[-1].startswith(f"lakebroker: stopped; the lake {lake} is at ")
+        waits = (
+            f"no broker at {gateway.address}: connection refused; the query starts again when that is over\n"
+        )
+        try:
+            goes_on_until(is_up_to_date)
+            gateway.kill()
+            written(store, "broker-a", COUNT)
+            for planner in planners(jvm.pid):
+                os.kill(planner, signal.SIGKILL)
+            goes_on_until(lambda: told.getvalue().count(waits) >= TRIES)
+            gateway.start()
+            goes_on_until(is_up_to_date)
+        finally:
+            stopping.number = signal.SIGTERM
+        assert run.result() is False
+    assert "Traceback" not in told.getvalue()
     assert assert_exact(lake, store)["messages"] == 2 * COUNT
 
 
