@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from broker_gateway.lake.reader import Lake
+from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
+from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_testing.broker import InProcessBroker
 from store.log_source import FolderLog
 from tests.support.lakes.empty import empty_lake
@@ -72,3 +75,61 @@ def dispatch(lake: Path, store: Path) -> None:
     end = cuts(store, 1)[-1]
     if start < end:
         commit(lake, manifest(lake, store, start, end))
+
+
+def drain(broker: LakeBroker, topic: str = "t", group: str = "g", **asked: object) -> list[pb.Message]:
+    """Everything that is there, in the order that it comes."""
+    found: list[pb.Message] = []
+    for _ in range(1000):
+        waiting = broker.begin_receive(topic, group, **{"wait_ms": 1000, "invisible_ms": 60_000, **asked})
+        if not waiting.done:
+            broker.hang_up(waiting)
+            return found
+        assert waiting.response[0].status.code == pb.OK
+        found += waiting.messages
+    raise AssertionError("no end")
+
+
+def bodies(messages: list[pb.Message]) -> list[bytes]:
+    return [each.body for each in messages]
+
+
+def send(broker: LakeBroker, count: int, topic: str = "t", **system: object) -> list[bytes]:
+    sent = [b"%d" % number for number in range(count)]
+    broker.send(topic, *sent, **system)
+    return sent
+
+
+def queue(topic: str = "t", number: int = 0) -> pb.MessageQueue:
+    return pb.MessageQueue(topic=pb.Resource(name=topic), id=number)
+
+
+def pull(broker: LakeBroker, offset: int, **asked: object) -> tuple[int, list[pb.Message], int]:
+    """Code, messages, and where the next pull goes on."""
+    request = rpc.PullMessageRequest(
+        group=pb.Resource(name="g"),
+        message_queue=queue(),
+        offset=offset,
+        batch_size=32,
+        filter_expression=pb.FilterExpression(type=pb.TAG, expression=str(asked.get("tag", "*"))),
+    )
+    request.long_polling_timeout.FromMilliseconds(0)
+    responses = broker.call("PullMessage", request)
+    code = next(each.status.code for each in responses if each.HasField("status"))
+    following = next((each.next_offset for each in responses if each.HasField("next_offset")), -1)
+    return code, [each.message for each in responses if each.HasField("message")], following
+
+
+def query(broker: LakeBroker, policy: int, at_ms: int | None = None) -> rpc.QueryOffsetResponse:
+    request = rpc.QueryOffsetRequest(message_queue=queue(), query_offset_policy=policy)  # type: ignore[arg-type]
+    if at_ms is not None:
+        request.timestamp.FromMilliseconds(at_ms)
+    found: rpc.QueryOffsetResponse = broker.call("QueryOffset", request)
+    return found
+
+
+def take_away(broker: LakeBroker) -> Callable[[], object]:
+    """The lake is away, until the result is called."""
+    aside = broker.lake.with_name("aside")
+    broker.lake.rename(aside)
+    return lambda: aside.rename(broker.lake)

@@ -6,7 +6,7 @@ import gzip
 import hashlib
 import random
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -20,12 +20,8 @@ from broker_gateway.lake.queue_ends import queue_ends
 from broker_gateway.lake.reader import Lake
 from broker_gateway.messaging import old_messages
 from broker_gateway.messaging.outcome import ServiceError
-from broker_gateway.messaging.pull import Pulled, PullWanted
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
-from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
-from lakebroker_pb.google.protobuf.duration_pb2 import Duration
 from lakebroker_testing.messages import message, send_request
-from store.index.time_search import BoundaryType
 from structured_streaming.commit.upkeep_log import add_to_upkeep
 from structured_streaming.lake import create_tables
 from structured_streaming.maintenance import retention
@@ -33,7 +29,16 @@ from structured_streaming.retention_rules import parsed
 from structured_streaming.storage.local import LocalFolder
 from structured_streaming.upkeep import RETENTION, row
 from tests.suite.evidence import seeds
-from tests.support.brokers.with_lake import LakeBroker, dispatch
+from tests.support.brokers.with_lake import (
+    LakeBroker,
+    bodies,
+    dispatch,
+    drain,
+    pull,
+    query,
+    send,
+    take_away,
+)
 
 
 @pytest.fixture
@@ -43,29 +48,6 @@ def broker(tmp_path: Path) -> Iterator[LakeBroker]:
         made.create_topic("filler")
         made.create_group("g", 3)
         yield made
-
-
-def drain(broker: LakeBroker, topic: str = "t", group: str = "g", **asked: object) -> list[pb.Message]:
-    """Everything that is there, in the order that it comes."""
-    found: list[pb.Message] = []
-    for _ in range(1000):
-        waiting = broker.begin_receive(topic, group, **{"wait_ms": 1000, "invisible_ms": 60_000, **asked})
-        if not waiting.done:
-            broker.hang_up(waiting)
-            return found
-        assert waiting.response[0].status.code == pb.OK
-        found += waiting.messages
-    raise AssertionError("no end")
-
-
-def bodies(messages: list[pb.Message]) -> list[bytes]:
-    return [each.body for each in messages]
-
-
-def send(broker: LakeBroker, count: int, topic: str = "t", **system: object) -> list[bytes]:
-    sent = [b"%d" % number for number in range(count)]
-    broker.send(topic, *sent, **system)
-    return sent
 
 
 def test_a_group_below_the_log_receives_from_the_lake_and_goes_on_in_the_log(broker: LakeBroker) -> None:
@@ -406,292 +388,6 @@ def test_any_mix_of_receives_retention_and_restarts_gives_each_message_once_in_o
         found.setdefault(each.system_properties.queue_id, []).append(each.system_properties.queue_offset)
     assert {queue_id: list(range(len(offsets))) for queue_id, offsets in found.items()} == found
     assert sum(map(len, found.values())) == sent
-
-
-def queue(topic: str = "t", number: int = 0) -> pb.MessageQueue:
-    return pb.MessageQueue(topic=pb.Resource(name=topic), id=number)
-
-
-def pull(broker: LakeBroker, offset: int, **asked: object) -> tuple[int, list[pb.Message], int]:
-    """Code, messages, and where the next pull goes on."""
-    request = rpc.PullMessageRequest(
-        group=pb.Resource(name="g"),
-        message_queue=queue(),
-        offset=offset,
-        batch_size=32,
-        filter_expression=pb.FilterExpression(type=pb.TAG, expression=str(asked.get("tag", "*"))),
-    )
-    request.long_polling_timeout.FromMilliseconds(0)
-    responses = broker.call("PullMessage", request)
-    code = next(each.status.code for each in responses if each.HasField("status"))
-    following = next((each.next_offset for each in responses if each.HasField("next_offset")), -1)
-    return code, [each.message for each in responses if each.HasField("message")], following
-
-
-def query(broker: LakeBroker, policy: int, at_ms: int | None = None) -> rpc.QueryOffsetResponse:
-    request = rpc.QueryOffsetRequest(message_queue=queue(), query_offset_policy=policy)  # type: ignore[arg-type]
-    if at_ms is not None:
-        request.timestamp.FromMilliseconds(at_ms)
-    found: rpc.QueryOffsetResponse = broker.call("QueryOffset", request)
-    return found
-
-
-def take_away(broker: LakeBroker) -> Callable[[], object]:
-    """The lake is away, until the result is called."""
-    aside = broker.lake.with_name("aside")
-    broker.lake.rename(aside)
-    return lambda: aside.rename(broker.lake)
-
-
-def test_a_pull_goes_through_the_lake_into_the_log(broker: LakeBroker) -> None:
-    for number in range(70):
-        broker.send("t", b"%d" % number, tag="ab"[number % 2])
-    before = pull(broker, 0)
-    broker.retire()
-    broker.send("t", b"70", tag="a")
-    assert pull(broker, 0) == before
-    found, offset = list[int](), 5
-    while (answer := pull(broker, offset, tag="b"))[0] == pb.OK:
-        found += [int(each.body) for each in answer[1]]
-        offset = answer[2]
-    assert answer == (pb.MESSAGE_NOT_FOUND, [], 71)
-    assert found == list(range(5, 70, 2))
-    assert bodies(pull(broker, 60)[1]) == [b"%d" % number for number in range(60, 71)]
-    assert pull(broker, 72)[0] == pb.ILLEGAL_OFFSET
-
-
-def test_a_pull_with_a_costly_filter_goes_through_the_lake_some_at_a_time(
-    broker: LakeBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for number in range(40):
-        broker.send("t", b"%d" % number, properties={"n": str(number)})
-    broker.retire()
-    looks: list[int] = []
-    pulls = broker.broker.parts.pulls
-    take = pulls._take
-
-    def counted(wanted: PullWanted, found: Pulled, *rest: object) -> bool:
-        before = found.next_offset
-        going_on = take(wanted, found, *rest)  # type: ignore[arg-type]
-        looks.append(found.next_offset - before)
-        return going_on
-
-    monkeypatch.setattr(pulls, "_take", counted)
-    costly = " AND ".join([*["n CONTAINS '9'"] * 60, "n > 38"])
-    request = rpc.PullMessageRequest(
-        group=pb.Resource(name="g"),
-        message_queue=queue(),
-        batch_size=32,
-        filter_expression=pb.FilterExpression(type=pb.SQL, expression=costly),
-        long_polling_timeout=Duration(),
-    )
-    found = [each.message.body for each in broker.call("PullMessage", request) if each.HasField("message")]
-    assert found == [b"39"]
-    assert (sum(looks), max(looks)) == (40, 3)
-
-
-def test_a_pull_says_that_the_lake_is_away_and_which_offset_is_right(broker: LakeBroker) -> None:
-    send(broker, 10)
-    broker.retire()
-    DeltaTable(str(broker.lake / "messages")).delete("topic = 't' AND queue_offset < 4")
-    assert pull(broker, 2) == (pb.ILLEGAL_OFFSET, [], 4)
-    broker.advance(60)
-    broker.restart()
-    back = take_away(broker)
-    with capture_logs() as lines:
-        assert pull(broker, 5)[0] == pb.INTERNAL_SERVER_ERROR
-        assert query(broker, pb.BEGINNING).status.code == pb.INTERNAL_SERVER_ERROR
-        message = query(broker, pb.BEGINNING).status.message
-    assert "the lake" in message
-    assert str(broker.lake.parent) not in message, "strangers are not told where it is"
-    (told,) = (line for line in lines if line["event"] == "the lake cannot be read for a call")
-    assert str(broker.lake) in told["error"]
-    assert query(broker, pb.END).offset == 10, "that needs no lake"
-    with pytest.raises(ServiceError, match="lake"):
-        broker.reset("t", "g", 0, 5)
-    back()
-    broker.advance(31)
-    assert query(broker, pb.BEGINNING).offset == 4
-    assert len(pull(broker, 5)[1]) == 5
-    broker.reset("t", "g", 0, 5)
-    with pytest.raises(ServiceError, match=r"range \[4-10\]"):
-        broker.reset("t", "g", 0, 3)
-
-
-def test_offsets_of_times_before_the_log_are_the_lakes(broker: LakeBroker) -> None:
-    times = []
-    for number in range(6):
-        times.append(broker.clock.now_ms)
-        broker.send("t", b"%d" % number)
-        broker.advance(1)
-    asked = [time + more for time in times for more in (-1, 0, 1)]
-    offsets = broker.broker.parts.offsets
-
-    def at(boundary: BoundaryType) -> list[int]:
-        return [broker.run(offsets.at("t", 0, each, boundary)) for each in asked]
-
-    broker.retire()  # the log has none of these
-    broker.advance(1)
-    times.append(broker.clock.now_ms)
-    broker.send("t", b"6")
-    asked += [times[-1] - 1, times[-1], times[-1] + 1]
-    lower, upper = at(BoundaryType.LOWER), at(BoundaryType.UPPER)
-    assert lower == [0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3, 4, 4, 4, 5, 5, 5, 6, 6, 6, 7]
-    assert upper == [0, 0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3, 4, 4, 4, 5, 5, 5, 6, 6]
-    assert query(broker, pb.TIMESTAMP, times[2]).offset == 2
-    changed = broker.run(broker.broker.parts.offset_changes.reset("g", "t", -1, times[3], None))
-    assert changed == {0: 3}
-    assert bodies(drain(broker)) == [b"3", b"4", b"5", b"6"]
-
-
-@pytest.mark.parametrize("seconds", [-(1 << 63), -9_223_372_036_854_776, (1 << 63) - 1])
-def test_times_that_the_lake_cannot_hold_are_its_ends(broker: LakeBroker, seconds: int) -> None:
-    send(broker, 3)
-    broker.retire()
-    request = rpc.QueryOffsetRequest(message_queue=queue(), query_offset_policy=pb.TIMESTAMP)
-    request.timestamp.seconds = seconds
-    found = broker.call("QueryOffset", request)
-    assert (found.status.code, found.offset) == (pb.OK, 0 if seconds < 0 else 3)
-    offsets = broker.broker.parts.offsets
-    assert broker.run(offsets.at("t", 0, seconds * 1000, BoundaryType.UPPER)) == (0 if seconds < 0 else 2)
-
-
-def lose_the_disk(broker: LakeBroker, **options: str) -> None:
-    """All is in the lake, and the store is new."""
-    broker.dispatch()
-    broker.stop()
-    dispatch(broker.lake, broker.root)
-    shutil.rmtree(broker.root)
-    broker.restart(**options)
-
-
-def attempts(messages: list[pb.Message]) -> dict[int, int]:
-    return {int(each.body): each.system_properties.delivery_attempt for each in messages}
-
-
-@pytest.mark.parametrize("fifo", [False, True])
-def test_after_a_lost_disk_what_was_not_settled_is_delivered(broker: LakeBroker, fifo: bool) -> None:
-    broker.create_group("g", 3, fifo=fifo)
-    kind = {"message_type": pb.FIFO, "message_group": "m"} if fifo else {}
-    for number in range(12):
-        broker.send("t", b"%d" % number, **kind)
-    broker.reset("t", "g", 0, 0)
-    first = broker.receive("t", "g", batch=6, invisible_ms=60_000)[1]
-    broker.ack("t", "g", first[0], first[3])
-    lose_the_disk(broker)
-    broker.advance(1)
-    broker.send("t", b"12", **kind)
-    found = drain(broker, batch=3)
-    if fifo:  # one client has the group's messages
-        assert attempts(found) == {1: 2, 2: 2, 4: 2}
-        broker.ack("t", "g", *found)
-        broker.crash()
-        while some := drain(broker, batch=2):
-            broker.ack("t", "g", *some)
-            found += some
-            broker.restart()
-        assert [int(each.body) for each in found] == [1, 2, 4, *range(5, 13)]
-    else:
-        assert attempts(found) == {1: 2, 2: 2, 4: 2, 5: 2, **dict.fromkeys(range(6, 13), 1)}
-    assert attempts(found)[5] == 2
-    broker.ack("t", "g", *found)
-    for start_again in (broker.restart, broker.crash):
-        start_again()
-        broker.advance(70)
-        assert drain(broker) == []
-        assert broker.committed("t", "g") == 13
-    broker.reset("t", "g", 0, 0)
-    assert sorted(map(int, bodies(drain(broker)))) == list(range(13))
-
-
-@pytest.mark.parametrize("seed", seeds(1, 20))
-def test_a_lost_disk_loses_and_doubles_nothing_that_was_settled(broker: LakeBroker, seed: int) -> None:
-    chance = random.Random(seed)
-    broker.create_group("g", 16)
-    settled: list[int] = []
-    sent = 0
-    broker.reset("t", "g", 0, 0)
-    for round in range(4):
-        for _ in range(chance.randrange(20, 60)):
-            broker.send("t", b"%d" % sent)
-            sent += 1
-        for _ in range(chance.randrange(8)):
-            got = broker.begin_receive("t", "g", batch=chance.randint(1, 20), wait_ms=10, invisible_ms=60_000)
-            broker.advance(0.1)
-            done = [each for each in got.messages if chance.random() < 0.7]
-            if done:
-                broker.ack("t", "g", *done)
-            settled += [int(each.body) for each in done]
-            if chance.random() < 0.3:
-                chance.choice([broker.restart, broker.crash, broker.retire])()
-        if round < 3:
-            lose_the_disk(broker)
-            broker.advance(1)
-    broker.advance(61)
-    while got := drain(broker):
-        broker.ack("t", "g", *got)
-        settled += [int(each.body) for each in got]
-    assert sorted(settled) == list(range(sent))
-    assert broker.committed("t", "g") == broker.store.index.max_offset("t", 0)
-
-
-def test_a_message_of_a_lost_log_that_had_its_attempts_becomes_a_dead_letter(broker: LakeBroker) -> None:
-    broker.create_group("once", 0)
-    send(broker, 3)
-    broker.reset("t", "once", 0, 0)
-    assert len(drain(broker, group="once", invisible_ms=1000, batch=2)) == 3
-    lose_the_disk(broker)
-    for _ in range(6):
-        broker.advance(1)
-    assert drain(broker, group="once") == []
-    broker.reset("%DLQ%once", "g", 0, 0)
-    assert bodies(drain(broker, "%DLQ%once")) == [b"0", b"1", b"2"]
-
-
-def test_without_the_lake_what_it_alone_has_is_kept(broker: LakeBroker) -> None:
-    send(broker, 5)
-    broker.reset("t", "g", 0, 0)
-    lose_the_disk(broker)
-    broker.restart(lakeLocation="")
-    broker.send("t", b"5")
-    assert bodies(drain(broker)) == [b"5"]
-    broker.restart(lakeLocation=str(broker.lake))
-    assert bodies(drain(broker)) == [b"%d" % number for number in range(5)]
-
-
-def test_a_store_lost_while_the_lake_is_slow_waits_in_order(broker: LakeBroker) -> None:
-    send(broker, 5)
-    broker.reset("t", "g", 0, 0)
-    lose_the_disk(broker)
-    back = take_away(broker)
-    broker.send("t", b"new")
-    waiting = broker.begin_receive("t", "g", wait_ms=100_000)
-    assert not waiting.done
-    back()
-    broker.advance(31)
-    assert bodies(waiting.messages) == [b"0", b"1", b"2", b"3", b"4", b"new"]
-
-
-def test_after_a_lost_disk_what_was_deleted_with_its_topic_does_not_come_back(broker: LakeBroker) -> None:
-    send(broker, 3)
-    for topic in ("gone", "empty"):
-        broker.create_topic(topic)
-        broker.send(topic, b"deleted")
-    for topic in ("t", "gone", "empty"):
-        broker.do(partial(broker.broker.parts.topics.delete, topic))
-    broker.create_topic("t")
-    broker.create_topic("empty")
-    broker.send("t", b"new")
-    lose_the_disk(broker)
-    for again in (lambda: None, broker.crash, broker.retire, broker.restart):
-        again()
-        assert query(broker, pb.BEGINNING).offset == 3
-        broker.create_topic("gone")
-        for topic, first, wanted in (("t", 3, [b"new"]), ("gone", 1, []), ("empty", 1, [])):
-            with pytest.raises(ServiceError, match=rf"range \[{first}-"):
-                broker.reset(topic, "g", 0, 0)
-            broker.reset(topic, "g", 0, first)
-            assert bodies(drain(broker, topic)) == wanted
 
 
 def test_little_memory_serves_many_groups_and_queues(tmp_path: Path) -> None:
