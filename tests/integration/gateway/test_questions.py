@@ -10,9 +10,11 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple, TextIO
 
 import pytest
 from click.testing import Result
@@ -28,9 +30,10 @@ from broker_gateway.cli.questions.letters import EVERY
 from broker_gateway.cli.questions.wanted import Answers, Wanted
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_testing.client import OPTIONS, Client
-from lakebroker_testing.gateway import ROOT, Gateway, command
+from lakebroker_testing.gateway import Gateway
 from lakebroker_testing.logs import LogWriter
 from lakebroker_testing.messages import message, send_request
+from lakebroker_testing.prestarted import Process, start
 from structured_streaming.embedded.engine import EmbeddedEngine
 from structured_streaming.lake import create_tables
 from structured_streaming.source.access import Access
@@ -135,6 +138,7 @@ def run(*arguments: str, status: int = 0, **environment: str) -> Result:
     return done
 
 
+@cache  # nothing changes while these tests run
 def rows(*arguments: str) -> list[Row]:
     found: list[Row] = json.loads(run(*arguments, "--json").stdout)
     return found
@@ -143,7 +147,12 @@ def rows(*arguments: str) -> list[Row]:
 @pytest.fixture(scope="module")
 def answers(all_of_it: Asked) -> Iterator[dict[str, Answers]]:
     """Those whom commands ask, by place, kept open."""
-    address, lake = all_of_it.gateway.address, str(all_of_it.lake)
+    with asked(all_of_it.gateway.address, str(all_of_it.lake)) as found:
+        yield found
+
+
+@contextmanager
+def asked(address: str, lake: str) -> Iterator[dict[str, Answers]]:
     with (
         EmbeddedEngine.open(lake) as alone,
         EmbeddedEngine.open(lake, source={"brokers": address}, strict=True) as union,
@@ -194,8 +203,6 @@ def test_messages_are_printed_the_same_wherever_they_are_asked_for(all_of_it: As
     assert lake == gateway == both
     assert [row["body_base64"] for row in lake if row["properties"] == {"n": "1"}] == ["/wA="]
     assert all(row["store_timestamp"].endswith("Z") for row in lake)
-    tables = {run("message", "shared", *MINE, *place).stdout for place in all_of_it.places.values()}
-    assert len(tables) == 1
 
 
 def test_messages_of_a_lake_are_found_in_every_topic(all_of_it: Asked) -> None:
@@ -210,24 +217,20 @@ def test_messages_of_a_lake_are_found_in_every_topic(all_of_it: Asked) -> None:
     assert len(rows("message", "shared", *MINE, *lake)) == 8
 
 
-def test_lag_is_the_same_wherever_it_is_asked_for(all_of_it: Asked) -> None:
-    for question in (("lag",), ("lag", "audit", *MINE)):
-        found = {name: rows(*question, *place) for name, place in all_of_it.places.items()}
+def test_lag_is_the_same_wherever_it_is_asked_for(answers: dict[str, Answers]) -> None:
+    for question in (("", ""), ("audit", "orders")):
+        found = {name: each.lag(*question) for name, each in answers.items()}
         assert found["lake"] == found["both"]
         assert found["lake"]
         assert all(row["commit_timestamp"] is not None for row in found["lake"]), "the lake knows it"
         assert found["gateway"] == [row | {"commit_timestamp": None} for row in found["lake"]]
-    (audit,) = rows("lag", *MINE, *all_of_it.places["both"])[:1]
-    assert (audit["consumer_group"], audit["queues"], audit["unknown"]) == ("audit", 2, 0)
-    of_queues = rows("lag", "audit", *MINE, *all_of_it.places["both"])
+    of_queues = found["both"]
+    assert len(of_queues) == 2
     assert [row["lag"] for row in of_queues] == [
         row["max_offset"] - row["committed_offset"] for row in of_queues
     ]
-    assert audit["lag"] == sum(row["lag"] for row in of_queues) == 8 - 4
-    assert {row["consumer_group"] for row in rows("lag", *all_of_it.places["gateway"])} == {
-        "audit",
-        "billing",
-    }
+    assert sum(row["lag"] for row in of_queues) == 8 - 4
+    assert {row["consumer_group"] for row in answers["gateway"].lag("", "")} == {"audit", "billing"}
 
 
 def test_a_queue_without_messages_ends_where_its_broker_says(tmp_path: Path) -> None:
@@ -245,16 +248,18 @@ def test_a_queue_without_messages_ends_where_its_broker_says(tmp_path: Path) -> 
         client.close()
 
 
-def test_where_a_message_was_stored_is_the_same_and_the_lake_tells_the_rest(all_of_it: Asked) -> None:
-    for asked in (all_of_it.ids[0], "k7"):
-        found = {name: rows("trace", asked, *MINE, *place) for name, place in all_of_it.places.items()}
+def test_where_a_message_was_stored_is_the_same_and_the_lake_tells_the_rest(
+    all_of_it: Asked, answers: dict[str, Answers]
+) -> None:
+    for key in (all_of_it.ids[0], "k7"):
+        found = {name: each.trace(Wanted(100, topic="orders", key=key)) for name, each in answers.items()}
         assert found["lake"] == found["both"]
         assert found["gateway"] == [row for row in found["lake"] if row["event"] == "stored"]
         assert [row["event_timestamp"] for row in found["lake"]] == sorted(
             row["event_timestamp"] for row in found["lake"]
         )
-    dead = next(row for row in rows("dlq", "list", "audit", *all_of_it.places["lake"]))
-    told = rows("trace", dead["message_id"], *all_of_it.places["lake"])
+    (dead,) = answers["lake"].dead_letters("audit", EVERY, 1)
+    told = answers["lake"].trace(Wanted(100, key=dead["message_id"]))
     events = [(row["event"], row["topic"], row["consumer_group"]) for row in told]
     assert set(events) >= {
         ("stored", "orders", None),
@@ -309,27 +314,29 @@ def test_dead_letters_are_printed_the_same_wherever_they_are_asked_for(all_of_it
     assert [row["body"] for row in lake if row["body_base64"] is None]
 
 
-def test_with_both_an_answer_is_of_now_and_of_years_ago(all_of_it: Asked) -> None:
+def test_with_both_an_answer_is_of_now_and_of_years_ago(
+    all_of_it: Asked, answers: dict[str, Answers]
+) -> None:
     """The lake lacks what groups did, and has a broker that is gone."""
-    of_gateway = all_of_it.places["gateway"]
-    lake = ("--lake", str(all_of_it.years))
-    both = (*lake, *of_gateway)
-    assert [row["broker"] for row in rows("message", "old-key", *both)] == ["broker-old"]
-    assert [row["event"] for row in rows("trace", "OLD", *both)] == ["stored"]
-    assert rows("lag", *lake) == []
-    lag = rows("lag", "audit", *both)
-    assert [row for row in lag if row["broker"] == "broker-a"] == rows(
-        "lag", "audit", *all_of_it.places["lake"]
-    )
-    assert [row["lag"] for row in lag if row["broker"] == "broker-old"] == [None], "the group was never there"
-    table = run("lag", "audit", *both).stdout
-    assert table.count("unknown") == 3, "committed, lag and when"
-    assert rows("dlq", "list", *lake) == []
-    assert rows("dlq", "list", *both) == rows("dlq", "list", *all_of_it.places["lake"])
-    listed = rows("message", "--tag", "t0", *MINE, *both)
-    assert [row["broker"] for row in listed].count("broker-old") == 1
-    assert len(listed) == 4
-    assert "broker-old" in run("message", "old-key", *both).stderr, "whose log is not read"
+    whole = answers["lake"]
+    with asked(all_of_it.gateway.address, str(all_of_it.years)) as found:
+        lake, both = found["lake"], found["both"]
+        assert [row["event"] for row in both.trace(Wanted(100, key="OLD"))] == ["stored"]
+        assert lake.lag("", "") == []
+        lag = both.lag("audit", "")
+        assert [row for row in lag if row["broker"] == "broker-a"] == whole.lag("audit", "")
+        of_old = [row["lag"] for row in lag if row["broker"] == "broker-old"]
+        assert of_old == [None], "the group was never there"
+        assert lake.dead_letters("", EVERY, 100) == []
+        assert both.dead_letters("", EVERY, 100) == whole.dead_letters("", EVERY, 100)
+        listed = both.messages(Wanted(100, topic="orders", tag="t0"))
+        assert [row["broker"] for row in listed].count("broker-old") == 1
+        assert len(listed) == 4
+    place = ("--lake", str(all_of_it.years), *all_of_it.places["gateway"])
+    assert run("lag", "audit", *place).stdout.count("unknown") == 3, "committed, lag and when"
+    done = run("message", "old-key", "--json", *place)
+    assert [row["broker"] for row in json.loads(done.stdout)] == ["broker-old"]
+    assert "broker-old" in done.stderr, "whose log is not read"
 
 
 def test_the_environment_says_where_to_ask(all_of_it: Asked) -> None:
@@ -342,19 +349,20 @@ def test_the_environment_says_where_to_ask(all_of_it: Asked) -> None:
         assert json.loads(done.stdout) == rows("lag", "audit", *all_of_it.places[name])
 
 
-@pytest.mark.parametrize("zone", ["Asia/Tokyo", "America/New_York"])
-def test_times_are_utc_on_a_machine_elsewhere(
-    all_of_it: Asked, zone: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_times_are_utc_on_a_machine_elsewhere(all_of_it: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
     def answers() -> list[str]:
         return [
             run(*question, *all_of_it.places[place]).stdout
-            for question in (("message", "k0", *MINE), ("trace", "k0", *MINE), ("lag", "audit"))
-            for place in ("lake", "gateway")
+            for question, place in (
+                (("message", "k0", *MINE), "lake"),
+                (("message", "k0", *MINE), "gateway"),
+                (("trace", "k0", *MINE), "lake"),
+                (("lag", "audit"), "lake"),
+            )
         ]
 
     before = answers()
-    monkeypatch.setenv("TZ", zone)
+    monkeypatch.setenv("TZ", "America/New_York")
     time.tzset()
     try:
         assert answers() == before
@@ -389,10 +397,9 @@ def test_what_is_not_found_is_said_with_where_it_was_looked_for(all_of_it: Asked
     assert (
         "where there is no message of it" in run("message", "k0", "--topic", "none", *lake, status=1).stderr
     )
-    for place in (lake, gateway, both):
+    for place in (lake, gateway):
         assert "no consumer group 'nobody'" in run("dlq", "list", "nobody", *place, status=1).stderr
-    for place in (lake, both):
-        assert "group 'nobody' has settled nothing and got nothing, as far as the lake" in run("lag", "nobody", *place, status=1).stderr  # fmt: skip
+    assert "group 'nobody' has settled nothing and got nothing, as far as the lake" in run("lag", "nobody", *lake, status=1).stderr  # fmt: skip
     assert "there is no consumer group 'nobody' at" in run("lag", "nobody", *gateway, status=1).stderr
     assert "group 'idle' has settled nothing" in run("lag", "idle", *gateway, status=1).stderr
     assert "add --lake LOCATION, which has an index" in run("trace", "k0", *gateway, status=2).stderr
@@ -424,29 +431,36 @@ def test_without_a_place_both_are_named(
     assert rows("lag") == rows("lag", *all_of_it.places["gateway"])
 
 
+def watching(place: tuple[str, ...], errors: int | IO[str], **environment: str) -> tuple[Process, TextIO]:
+    """`lag --watch`, and what it prints."""
+    reader, writer = os.pipe()
+    with open(writer, "w") as output:
+        words = ("lag", "audit", "--watch", "100ms", "--json", *place)
+        process = start(*words, stdout=output, stderr=errors, env={**os.environ, **environment})
+    return process, open(reader)
+
+
 @pytest.mark.parametrize("place", ["gateway", "both"])
 def test_lag_is_watched_until_a_signal(all_of_it: Asked, place: str, tmp_path: Path) -> None:
-    watching = command("lag", "audit", "--watch", "100ms", "--json", *all_of_it.places[place])
-    environment = {**os.environ, "TMPDIR": str(tmp_path)}
-    with subprocess.Popen(watching, cwd=ROOT, stdout=subprocess.PIPE, env=environment) as process:
-        assert process.stdout is not None
-        lines = [process.stdout.readline() for _ in range(3)]
+    process, printed = watching(all_of_it.places[place], subprocess.DEVNULL, TMPDIR=str(tmp_path))
+    with printed:
+        lines = [printed.readline() for _ in range(3)]
         process.terminate()
-        process.stdout.read()
-    assert process.returncode in (-signal.SIGTERM, 128 + signal.SIGTERM)
+        printed.read()
+    assert process.wait(60) in (-signal.SIGTERM, 128 + signal.SIGTERM)
     assert [json.loads(line) for line in lines] == [rows("lag", "audit", *all_of_it.places[place])] * 3
     assert list(tmp_path.iterdir()) == [], "what the engine keeps on disk goes with it"
 
 
-def test_ctrl_c_is_the_way_to_leave_a_watch(all_of_it: Asked) -> None:
-    watching = command("lag", "audit", "--watch", "100ms", "--json", *all_of_it.places["lake"])
-    with subprocess.Popen(watching, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
+def test_ctrl_c_is_the_way_to_leave_a_watch(all_of_it: Asked, tmp_path: Path) -> None:
+    with (tmp_path / "errors").open("w") as errors:
+        process, printed = watching(all_of_it.places["lake"], errors)
+    with printed:
+        printed.readline()
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate()
-    assert process.returncode == 0
-    assert b"interrupted" not in errors
+        printed.read()
+    assert process.wait(60) == 0
+    assert "interrupted" not in (tmp_path / "errors").read_text()
 
 
 @pytest.mark.parametrize("question", ["lag", "message"])
