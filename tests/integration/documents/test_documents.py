@@ -24,11 +24,10 @@ from pyspark.sql import SparkSession
 from broker_gateway.cli.main import app
 from lakebroker_testing.gateway import ROOT
 from lakebroker_testing.official_client import interpreter
-from tests.support.brokers.forked_commands import Outcome
 from tests.support.documents.blocks import PAGES, Block, blocks_of, lines_of, statements_of, words_of
-from tests.support.documents.setting import Setting
+from tests.support.documents.setting import Outcome, Setting
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(1800)
 OF_THE_LAKE_OF_EXAMPLES = ("tables.md", "views.md")
 """Pages whose queries are asked of a lake that is always the same: `tests/support/lakes/example.py`."""
 BLOCKS = [
@@ -89,10 +88,10 @@ def in_the_shell(setting: Setting, line: str) -> Outcome:
     done = subprocess.run(
         ["bash", "-ec", line],
         cwd=setting.folder,
-        env=os.environ | setting.commands.environment | {"PATH": path},
+        env=setting.environment | {"PATH": path},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
     )
     return Outcome(done.returncode, done.stdout, done.stderr)
 
@@ -127,7 +126,7 @@ def run_python(setting: Setting, spark: SparkSession, block: Block) -> None:
         env={**os.environ, **named, "PYTHONPATH": path, "HOME": str(setting.folder)},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
     )
     assert done.returncode == 0, f"{block.place}\n{done.stdout}{done.stderr}"
 

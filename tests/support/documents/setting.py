@@ -7,23 +7,31 @@ import re
 import shutil
 import signal
 import subprocess
-import time
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_testing.client import Client
-from lakebroker_testing.gateway import ROOT, START_S, Gateway, command
+from lakebroker_testing.gateway import ROOT, Gateway
 from lakebroker_testing.logs import LogWriter
-from tests.support.brokers.forked_commands import Commands, Outcome
+from lakebroker_testing.prestarted import Process, run, start
 from tests.support.logs.real_store import RealStore
+from tests.support.waiting import wait_until
 
 TOKEN = "0123456789abcdef-of-the-documents"
 _SCHEMA = """{"type": "object", "required": ["id", "amount"],
  "properties": {"id": {"type": "string"}, "amount": {"type": "integer"}}}"""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a command left behind."""
+
+    status: int
+    output: str
+    errors: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +103,10 @@ class Setting:
         )
         self.b = Gateway(folder / "b", brokerName="orders-b", patient=True, lakeTokenFile=str(token), **own)
         ending.callback(self.b.__exit__)
-        self.commands = Commands(
-            folder, {"LAKEBROKER_GATEWAY": self.a.address, "COLUMNS": "200", "PYTHONPATH": str(ROOT)}
-        )
+        self.environment = {
+            **os.environ,
+            **{"LAKEBROKER_GATEWAY": self.a.address, "COLUMNS": "200", "PYTHONPATH": str(ROOT)},
+        }
         self._messages()
         self._other_brokers()
         self._files()
@@ -116,9 +125,8 @@ class Setting:
         client.close()
 
     def _settle(self, client: Client, group: str) -> None:
-        settled, until = 0, time.monotonic() + 60
+        settled = 0
         while settled < 5:
-            assert time.monotonic() < until, f"{group} got {settled} of 5 messages"
             _, messages = client.receive("orders", group)
             for message in messages:
                 if group == "audit" and message.system_properties.keys[0] == "order-1":
@@ -179,16 +187,16 @@ class Setting:
 
     def needed(self, *words: str, **also: str) -> str:
         """Runs a command, which succeeds; returns what it prints."""
-        done = self.commands.run(list(words), None, **also)
+        done = self._run(list(words), "y\n", also)
         assert done.status == 0, (words, done)
         return done.output
 
     def run(self, words: list[str], **also: str) -> Outcome:
         """A command that ends by itself, told already; without `lakebroker`."""
-        given = None
+        given = "y\n"
         if "<" in words:
             at = words.index("<")
-            words, given = words[:at], self.folder / words[at + 1]
+            words, given = words[:at], (self.folder / words[at + 1]).read_text()
         if words[0] in ASKS:
             words = [*words, "--yes"]
         if "--check" in words:  # of what would be started
@@ -198,10 +206,14 @@ class Setting:
             ]
         if words[0] == "store":  # no broker may have it open
             words = [str(self.stopped) if word == str(self.a.store) else word for word in words]
-        done = self.commands.run(words, given, **also)
+        done = self._run(words, given, also)
         if handle := re.search(r"^to take it back: lakebroker recall \S+ (\S+)$", done.output, re.MULTILINE):
             self._handle = handle[1]
         return done
+
+    def _run(self, words: list[str], given: str, also: dict[str, str]) -> Outcome:
+        done = run(*words, input=given, cwd=self.folder, env=self.environment | also)
+        return Outcome(done.returncode, done.stdout, done.stderr)
 
     def server_of(self, words: list[str]) -> Server | None:
         """Whether a command goes on until it is stopped."""
@@ -216,29 +228,26 @@ class Setting:
         output = self.folder / f"server-{self._number}.log"
         also = [each.format(fresh=self.folder / f"fresh-{self._number}") for each in server.also]
         with output.open("wb") as out:
-            process = subprocess.Popen(
-                command(*words, *also),
-                cwd=self.folder,
-                env=os.environ | self.commands.environment,
-                stdout=out,
-                stderr=subprocess.STDOUT,
+            process = start(
+                *(*words, *also), cwd=self.folder, env=self.environment, stdout=out, stderr=subprocess.STDOUT
             )
         self._ending.callback(_stopped, process)
-        until = time.monotonic() + START_S
-        while (said := re.search(server.ready, output.read_text())) is None:
-            if process.poll() is not None or time.monotonic() > until:
-                _stopped(process)
-                return Outcome(process.returncode or 1, "", output.read_text())
-            time.sleep(0.05)
+
+        def said() -> re.Match[str] | None:
+            return re.search(server.ready, output.read_text())
+
+        wait_until(lambda: said() or process.poll() is not None, output.read_text)
+        if (ready := said()) is None:
+            return Outcome(process.returncode or 1, "", output.read_text())
         if server.stays:
-            self._served[f"{words[0]}, over TLS" if "--tls-cert" in words else words[0]].append(said[1])
+            self._served[f"{words[0]}, over TLS" if "--tls-cert" in words else words[0]].append(ready[1])
             return Outcome(0, output.read_text(), "")
         process.send_signal(signal.SIGTERM)
         status = process.wait(60)
         return Outcome(0 if status == server.ends_with else status, output.read_text(), "")
 
 
-def _stopped(process: subprocess.Popen[Any]) -> None:
+def _stopped(process: Process) -> None:
     if process.poll() is None:
         process.terminate()
         try:
