@@ -69,7 +69,7 @@ def test_at_every_instant_queues_have_no_gap_and_no_repeat(tmp_path: Path, by: s
         try:
             with EmbeddedEngine.open(str(lake), source=source, strict=True) as engine:
                 last, instants = 0, 0
-                while instants < 20 or committed[0] < 10 or not rewritten[0] or not last:
+                while instants < 10 or committed[0] < 5 or not rewritten[0] or not last:
                     assert not any(each.done() for each in running), [each.exception() for each in running]
                     before = acknowledged[0]
                     rows = engine.query(AT_ONCE).read_all().to_pylist()
