@@ -138,13 +138,6 @@ def test_configurations_of_version_2_get_their_other_fields(tmp_path: Path) -> N
     assert {version(tmp_path, name) for name in TABLES} == {str(SCHEMA_VERSION)}
 
 
-def test_spark_reads_an_upgraded_table(lake: Path, spark: object) -> None:
-    prepare_lake(str(lake))
-    found = spark.read.format("delta").load(str(lake / "messages"))  # type: ignore[attr-defined]
-    assert found.columns == MESSAGES.schema.names
-    assert [row.lite_topic for row in found.collect()] == [None]
-
-
 def test_a_crash_between_tables_is_caught_up(lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real, done = TableLog.alter, list[str]()
 

@@ -1,10 +1,12 @@
-"""A lake and the store that it is made of."""
+"""A lake and the store that it is made of. An engine costs half a second, most of it for the extension `delta`: what leaves nothing
+behind asks `standing`."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -12,15 +14,13 @@ from lakebroker_testing.logs import LogWriter
 from structured_streaming.embedded.engine import EmbeddedEngine
 from structured_streaming.embedded.limits import Limits
 from structured_streaming.lake import create_tables
+from tests.support.lakes.union import commit, cuts, manifest
 
 Opened = Callable[..., EmbeddedEngine]
-WAIT_S = 120.0
-"""For what happens soon on a machine that has nothing else to do."""
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Path:
-    with LogWriter(tmp_path / "store") as writer:
+def written(folder: Path) -> Path:
+    with LogWriter(folder) as writer:
         writer.messages(40)
         for n in range(8):
             writer.journal_record(n)
@@ -33,21 +33,41 @@ def store(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
+def store(tmp_path: Path) -> Path:
+    return written(tmp_path / "store")
+
+
+@pytest.fixture
 def lake(tmp_path: Path) -> Path:
     return create_tables(str(tmp_path / "lake")).path
 
 
-@pytest.fixture(scope="module")
-def standing_lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An empty one, which nobody writes to."""
-    return create_tables(str(tmp_path_factory.mktemp("standing") / "lake")).path
+class Standing(NamedTuple):
+    """A lake of three batches, which nobody writes to, and an engine over it."""
+
+    lake: Path
+    engine: EmbeddedEngine
 
 
-@pytest.fixture(scope="module")
-def standing(standing_lake: Path) -> Iterator[EmbeddedEngine]:
-    """One engine for all statements of a file that leave nothing behind."""
-    with EmbeddedEngine.open(str(standing_lake), limits=Limits(seconds=60)) as engine:
-        yield engine
+@pytest.fixture(scope="session")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standing]:
+    folder = tmp_path_factory.mktemp("standing")
+    lake, store = create_tables(str(folder / "lake")).path, written(folder / "store")
+    for start, end in itertools.pairwise(cuts(store, 3)):
+        commit(lake, manifest(lake, store, start, end))
+    with EmbeddedEngine.open(str(lake), limits=Limits(seconds=600)) as engine:
+        yield Standing(lake, engine)
+
+
+@pytest.fixture
+def standing_lake(shared: Standing) -> Path:
+    return shared.lake
+
+
+@pytest.fixture
+def standing(shared: Standing) -> EmbeddedEngine:
+    """One engine for all statements that leave nothing behind."""
+    return shared.engine
 
 
 @pytest.fixture

@@ -10,10 +10,10 @@ import pyarrow.dataset as dataset
 import pyarrow.parquet as parquet
 import pytest
 
+from structured_streaming.embedded.engine import EmbeddedEngine
 from structured_streaming.embedded.failures import FilesGoneError, plain
 from structured_streaming.errors import LakeError
 from structured_streaming.storage.local import LocalFolder
-from tests.unit.structured_streaming.embedded.conftest import Opened
 
 
 def test_a_file_of_a_dataset_that_is_gone_is_told_from_other_errors(tmp_path: Path) -> None:
@@ -31,9 +31,8 @@ def test_a_file_of_a_dataset_that_is_gone_is_told_from_other_errors(tmp_path: Pa
 @pytest.mark.parametrize(
     "text", ["FileNotFoundError: a.parquet", "IO Error: no file", "No such file, [errno 2]"]
 )
-def test_texts_of_messages_are_no_errors_about_files(opened: Opened, text: str) -> None:
-    engine = opened()
+def test_texts_of_messages_are_no_errors_about_files(standing: EmbeddedEngine, text: str) -> None:
     for statement in (f"SELECT error('{text}')", f"SELECT CAST('{text}' AS INT)"):
         with pytest.raises(LakeError) as failed:
-            engine.query(statement).read_all()
+            standing.query(statement).read_all()
         assert not isinstance(failed.value, FilesGoneError), statement

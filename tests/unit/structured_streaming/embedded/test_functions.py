@@ -12,10 +12,9 @@ import pytest
 from structured_streaming.embedded import functions
 from structured_streaming.embedded.connecting import connected
 from structured_streaming.embedded.database import lock
+from structured_streaming.embedded.engine import EmbeddedEngine
 from structured_streaming.embedded.limits import Limits
 from structured_streaming.errors import LakeError
-from tests.support.lakes.union import commit, cuts, manifest
-from tests.unit.structured_streaming.embedded.conftest import Opened
 
 _REFUSED = """
     add_parquet_key all_profiling_output arrow_scan arrow_scan_dumb checkpoint collations copy_database copy_dir database_list
@@ -123,12 +122,10 @@ PLACES = (
 
 
 @pytest.mark.parametrize("statement", PLACES)
-def test_a_refused_function_is_refused_wherever_it_stands(opened: Opened, statement: str) -> None:
-    engine = opened()
-    with pytest.raises(LakeError, match=r"(?i)json_serialize_plan\(\) is refused"):
-        engine.query(statement)
-    with pytest.raises(LakeError, match=r"(?i)json_serialize_plan\(\) is refused"):
-        engine.describe(statement)
+def test_a_refused_function_is_refused_wherever_it_stands(standing: EmbeddedEngine, statement: str) -> None:
+    for ask in (standing.query, standing.describe):
+        with pytest.raises(LakeError, match=r"(?i)json_serialize_plan\(\) is refused"):
+            ask(statement)
 
 
 OTHERS = {
@@ -157,17 +154,18 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("statement", OTHERS)
-def test_others_are_refused(lake: Path, opened: Opened, statement: str) -> None:
+def test_others_are_refused(standing: EmbeddedEngine, standing_lake: Path, statement: str) -> None:
     with pytest.raises(LakeError, match=f"{OTHERS[statement]} is refused"):
-        opened().query(statement.format(lake=lake))
+        standing.query(statement.format(lake=standing_lake))
 
 
-def test_what_a_later_engine_has_is_refused(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_later_engine_has_is_refused(
+    standing: EmbeddedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As if `md5` and `pg_type` had come with it: before anything is planned, which would run what is constant."""
     monkeypatch.setattr(functions, "FUNCTIONS", functions.FUNCTIONS - {"md5"})
     monkeypatch.setattr("structured_streaming.embedded.planning.SYSTEM_VIEWS", functions.VIEWS - {"pg_type"})
-    engine = opened()
-    for ask in (engine.query, engine.describe):
+    for ask in (standing.query, standing.describe):
         with pytest.raises(LakeError, match=r"md5\(\) is refused"):
             ask("SELECT md5('x') FROM range(CAST('it was planned' AS INT))")
         with pytest.raises(LakeError, match=r"pg_type is refused"):
@@ -176,21 +174,19 @@ def test_what_a_later_engine_has_is_refused(opened: Opened, monkeypatch: pytest.
             ask("SELECT explode(keys) FROM messages")
 
 
-def test_no_function_opens_a_connection(store: Path, lake: Path, opened: Opened) -> None:
-    commit(lake, manifest(lake, store, *cuts(store, 1)))
+def test_no_function_opens_a_connection(standing: EmbeddedEngine) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.setblocking(False)
         where = f"https://127.0.0.1:{listener.getsockname()[1]}/x"
         with pytest.raises(LakeError, match=r"json_serialize_plan\(\) is refused"):
-            opened().query(
+            standing.query(
                 f"SELECT json_serialize_plan('SELECT * FROM delta_scan(''{where}'')'), count(*) FROM messages"
             ).read_all()
         with pytest.raises(BlockingIOError):
             listener.accept()
 
 
-def test_names_of_with_and_typed_operators_are_known(opened: Opened) -> None:
-    engine = opened()
+def test_names_of_with_and_typed_operators_are_known(standing: EmbeddedEngine) -> None:
     for statement in (
         "WITH a AS (SELECT 1 AS x), B AS (FROM a) SELECT * FROM b, A",
         "WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r WHERE n < 5) SELECT * FROM r",
@@ -205,15 +201,14 @@ def test_names_of_with_and_typed_operators_are_known(opened: Opened) -> None:
         "SELECT topic ILIKE 'a%', topic SIMILAR TO 'a', topic GLOB 'a*', keys[1:2], properties['a'], - size, topic || 'x' FROM messages",
         "SELECT * FROM (UNPIVOT (SELECT 1 AS a, 2 AS b) ON a, b)",
     ):
-        engine.query(statement).read_all()
+        standing.query(statement).read_all()
 
 
 @pytest.mark.parametrize("function", sorted(functions.INTO_STRUCTURES))
-def test_a_structure_is_a_text_that_is_not_deep(opened: Opened, function: str) -> None:
+def test_a_structure_is_a_text_that_is_not_deep(standing: EmbeddedEngine, function: str) -> None:
     """They go down into it by calls within calls: a deep one ends the process."""
-    engine = opened()
     (row,) = (
-        engine.query(f"""SELECT {function}('{{"id": 7}}', '{{"id": "BIGINT"}}').id AS id""")
+        standing.query(f"""SELECT {function}('{{"id": 7}}', '{{"id": "BIGINT"}}').id AS id""")
         .read_all()
         .to_pylist()
     )
@@ -223,17 +218,17 @@ def test_a_structure_is_a_text_that_is_not_deep(opened: Opened, function: str) -
         with pytest.raises(
             LakeError, match=rf"{function}\(\) wants a text as its structure, nested at most 100 deep"
         ):
-            engine.query(
+            standing.query(
                 f"SELECT {function}(decode(body), {structure}) FROM messages",
                 ["x"] if structure == "?" else (),
             )
     with pytest.raises(LakeError, match="wants a text as its structure"):
-        engine.query(f"SELECT topic.{function}('{deep}') FROM messages")
+        standing.query(f"SELECT topic.{function}('{deep}') FROM messages")
 
 
 @pytest.mark.parametrize("statement", ["SELECT `topic` FROM messages", "SELECT explode(keys) FROM messages"])
-def test_who_writes_sparks_sql_is_told(opened: Opened, statement: str) -> None:
+def test_who_writes_sparks_sql_is_told(standing: EmbeddedEngine, statement: str) -> None:
     with pytest.raises(
         LakeError, match=r"This is DuckDB's SQL: .*`lakebroker sql --engine spark` takes Spark's"
     ):
-        opened().query(statement)
+        standing.query(statement)
