@@ -39,7 +39,7 @@ from tests.support.rocketmq.mqadmin import MqAdmin
 from tests.support.rocketmq.requests import ask
 
 pytestmark = pytest.mark.timeout(900)
-PATIENT = {"liteSubscriptionCheckTimeoutMills": "3600000", "mappedFileSizeCommitLog": str(1 << 24)}
+PATIENT = {"liteSubscriptionCheckTimeoutMills": "3600000"}
 _TIMES = (
     (re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}"), "TIME"),
     (re.compile(r"Min Unconsumed Timestamp: \d+ \(\d+ s ago\)"), "Min Unconsumed Timestamp"),

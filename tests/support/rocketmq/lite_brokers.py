@@ -26,6 +26,7 @@ TOPIC = "chat"
 GROUP = "agents"
 WILDCARD = "all"
 FEW = "few"
+SEGMENT = 1 << 24
 GROUPS: Mapping[str, Mapping[str, str]] = {
     GROUP: {},
     WILDCARD: {"lite.sub.wildcard": "true"},
@@ -57,7 +58,8 @@ def peer(folder: Path, heap: str = "1g", other_name_servers: Sequence[str] = (),
         group = {"groupName": name, "consumeEnable": True, "retryMaxTimes": 16, "retryQueueNums": 1}
         table[name] = {**group, "attributes": {"lite.bind.topic": TOPIC, **attributes}}
     (config / "subscriptionGroup.json").write_text(json.dumps({"subscriptionGroupTable": table}))
-    options = {"enableLmq": "true", "enableMultiDispatch": "true", **options}
+    own = {"enableLmq": "true", "enableMultiDispatch": "true", "mappedFileSizeCommitLog": str(SEGMENT)}
+    options = {**own, **options}
     return RocketMQ(folder, {}, proxy=False, heap=heap, other_name_servers=other_name_servers, **options)
 
 
@@ -189,10 +191,13 @@ def texts(messages: list[pb.Message]) -> list[tuple[str, str]]:
 
 def lite_topics_in(folder: Path, *names: str) -> dict[str, list[str]]:
     """The bodies of each lite topic, found in the log of a real broker's store."""
-    host = Host("127.0.0.1", 10911)
-    store = MessageStore.open(
-        folder, StoreOptions(broker="broker-a", cluster="DefaultCluster", store_host=host)
+    options = StoreOptions(
+        broker="broker-a",
+        cluster="DefaultCluster",
+        store_host=Host("127.0.0.1", 10911),
+        segment_size=SEGMENT,
     )
+    store = MessageStore.open(folder, options)
     try:
         found = {}
         for name in names:
