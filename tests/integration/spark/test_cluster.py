@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from lakebroker_testing.gateway import ROOT, Gateway, command
+from tests.suite.evidence import LONG
 from tests.support.lakes.checks import assert_exact
 from tests.support.logs.written import written
 from tests.support.spark.cluster import Cluster, on_loopback
@@ -18,6 +19,7 @@ from tests.support.spark.cluster import Cluster, on_loopback
 COUNT = 2000
 
 
+@LONG  # between hosts, with three brokers: `tests/interop/test_scale_out.py`
 @pytest.mark.timeout(900)
 def test_a_worker_that_is_killed_is_survived(tmp_path: Path) -> None:
     token = tmp_path / "token"
