@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import pickle
-import subprocess
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,9 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from lakebroker_testing.gateway import ROOT, Gateway, Reput, command
+from broker_gateway.transport.certificates import trial_certificate
+from lakebroker_testing.gateway import Gateway
+from lakebroker_testing.prestarted import run
 from structured_streaming.errors import SourceError
 from structured_streaming.lake import create_tables
 from structured_streaming.reput import run_reput
@@ -28,7 +28,7 @@ from tests.support.peers.relay import Relay
 TOKEN = "0123456789abcdef-secret"
 COUNT = 300
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(900)
 
 
 @pytest.fixture(scope="module")
@@ -54,21 +54,11 @@ def ca(secured: Gateway) -> Path:
 
 
 def refused(lake: Path, *arguments: str) -> str:
-    """The one line with which a reput, of both kinds, ends before Spark starts and a lake is made."""
-    lines = set()
-    for also in ([], ["--once"]):
-        done = subprocess.run(
-            command("reput", "--lake", str(lake), *arguments, *also),
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
-        assert done.returncode == 1, done.stderr
-        lines.add(done.stderr)
+    """The one line with which a reput ends before Spark starts and a lake is made."""
+    done = run("reput", "--lake", str(lake), *arguments)
+    assert done.returncode == 1, done.stderr
     assert not lake.exists()
-    (text,) = lines
-    (line,) = text.splitlines()
+    (line,) = done.stderr.splitlines()
     assert TOKEN not in line
     return line
 
@@ -78,6 +68,7 @@ def test_no_token_and_a_wrong_one_are_refused_at_once(
 ) -> None:
     lake, wrong = tmp_path / "lake", tmp_path / "wrong"
     line = refused(lake, "--brokers", secured.address)
+    assert refused(lake, "--brokers", secured.address, "--once") == line
     assert line.startswith(f"lakebroker: broker {secured.address} answered DescribeLog with UNAUTHENTICATED")
     assert line.endswith("give --token-file")
     wrong.write_text("fedcba9876543210")
@@ -90,8 +81,6 @@ def test_no_token_and_a_wrong_one_are_refused_at_once(
 
 
 def test_a_certificate_that_is_not_trusted(secured: Gateway, tmp_path: Path) -> None:
-    from broker_gateway.transport.certificates import trial_certificate
-
     other, _ = trial_certificate(tmp_path / "other", "127.0.0.1")
     line = refused(tmp_path / "lake", "--brokers", secured.address, "--tls-ca", str(other))
     assert line.startswith(f"lakebroker: broker {secured.address} has a certificate that is not trusted: ")
@@ -119,30 +108,26 @@ def test_a_wrong_address_is_refused_at_once(tmp_path: Path) -> None:
 
 
 def test_neither_token_nor_messages_cross_the_wire_in_plaintext(
-    secured: Gateway, ca: Path, token: Path, tmp_path: Path
+    spark: SparkSession,
+    secured: Gateway,
+    ca: Path,
+    token: Path,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     lake = tmp_path / "lake"
+    assert spark.range(1).count() == 1
     with Relay(secured.address) as line:
-        arguments = ("--brokers", line.address, "--tls-ca", str(ca), "--token-file", str(token))
-        with Reput(lake, tmp_path / "reput.log", *arguments) as reput:
-            until = time.monotonic() + 120
-            while not reput.batches() or rows(lake) < COUNT:
-                assert time.monotonic() < until, (tmp_path / "reput.log").read_text()
-                time.sleep(0.1)
-            assert reput.stop() == 0
+        run_reput(
+            ReputOptions(str(lake), brokers=line.address, once=True, token_file=str(token), tls_ca=str(ca))
+        )
         sent = bytes(line.seen)
     assert len(sent) > COUNT * 1000
     body = DeltaTable(str(lake / "messages")).to_pyarrow_table(columns=["body"])["body"][0].as_py()
     assert body[:16] not in sent
     assert TOKEN.encode() not in sent
-    assert TOKEN not in (tmp_path / "reput.log").read_text()
+    assert TOKEN not in "".join(capfd.readouterr())
     assert assert_exact(lake, secured.store)["messages"] == COUNT
-
-
-def rows(lake: Path) -> int:
-    if not DeltaTable.is_deltatable(str(lake / "messages")):
-        return 0
-    return int(DeltaTable(str(lake / "messages")).to_pyarrow_table(columns=["broker"]).num_rows)
 
 
 def test_executors_need_none_of_the_driver_s_files(
