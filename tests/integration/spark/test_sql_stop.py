@@ -10,17 +10,20 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-from typer.testing import CliRunner
 
-from broker_gateway.cli.main import app
+from broker_gateway.cli.signals import Signalled, raised_signals
+from broker_gateway.cli.sql_engines import Form, of_spark
+from broker_gateway.cli.sql_session import run_text
 from lakebroker_testing.gateway import ROOT, command
 from structured_streaming.lake import create_tables
+from tests.suite.evidence import LONG
 from tests.support.machines.children import children
+from tests.support.waiting import wait_until
 
 PATIENCE_S = 200.0
 AGAIN_S = 10.0
@@ -37,62 +40,53 @@ def lake(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_cancels_the_statement(spark: SparkSession, lake: Path, number: signal.Signals) -> None:
+def test_a_signal_cancels_the_statement(spark: SparkSession, number: signal.Signals) -> None:
     tracker = spark.sparkContext.statusTracker()
 
     def press() -> None:
-        until = time.monotonic() + PATIENCE_S
-        while not tracker.getActiveJobsIds() and time.monotonic() < until:
-            time.sleep(0.05)
+        wait_until(tracker.getActiveJobsIds, "a job")
         os.kill(os.getpid(), number)
 
     pressing = threading.Thread(target=press)
     pressing.start()
-    done = CliRunner().invoke(app, ["sql", "--engine", "spark", "--lake", str(lake), ENDLESS])
+    with pytest.raises(Signalled) as stopped, raised_signals():
+        run_text(of_spark(spark, Form("csv", escape=True), None, write=False), ENDLESS)
     pressing.join()
-    assert done.exit_code == 128 + number, done.exception
-    assert done.stderr == "lakebroker: starting Spark ...\nlakebroker: interrupted\n"
-    assert done.stdout == ""
+    assert stopped.value.status == 128 + number
     assert not tracker.getActiveJobsIds()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_cancels_what_the_embedded_engine_does(lake: Path, number: signal.Signals) -> None:
-    asked = f"SELECT 'begun' AS a; {ENDLESS_IN['duckdb']}"
-    process = subprocess.Popen(
-        command("sql", "--lake", str(lake), "--format", "csv", asked),
+def started(*arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        command("sql", *arguments),
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
     )
+
+
+def test_a_signal_cancels_what_the_embedded_engine_does(lake: Path) -> None:
+    """SIGTERM; ctrl-C is pressed in the session on a terminal."""
+    asked = f"SELECT 'begun' AS a; {ENDLESS_IN['duckdb']}"
+    process = started("--lake", str(lake), "--format", "csv", asked)
     try:
         assert process.stdout is not None
         assert [process.stdout.readline() for _ in range(2)] == ["a\n", "begun\n"]
-        process.send_signal(number)
+        process.send_signal(signal.SIGTERM)
         out, errors = process.communicate(timeout=PATIENCE_S)
-        assert (process.returncode, out, errors) == (128 + number, "", "lakebroker: interrupted\n")
+        assert (process.returncode, out, errors) == (143, "", "lakebroker: interrupted\n")
     finally:
         kill_session(process)
 
 
 def test_a_jvm_that_starts_ends_with_us(lake: Path) -> None:
-    process = subprocess.Popen(
-        command("sql", "--engine", "spark", "--lake", str(lake), "SELECT 1"),
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    process = started("--engine", "spark", "--lake", str(lake), "SELECT 1")
     try:
         assert process.stderr is not None
         assert process.stderr.readline() == "lakebroker: starting Spark ...\n"
-        until = time.monotonic() + PATIENCE_S
-        while not (jvm := children(process.pid)):
-            assert time.monotonic() < until, "no JVM is started"
-            time.sleep(0.05)
+        jvm = wait_until(lambda: children(process.pid), "a JVM")
         process.send_signal(signal.SIGINT)
         out, errors = process.communicate(timeout=PATIENCE_S)
         assert (process.returncode, out, errors) == (130, "", "lakebroker: interrupted\n")
@@ -171,31 +165,32 @@ def kill_session(process: subprocess.Popen[str] | subprocess.Popen[bytes]) -> No
         process.wait()
 
 
-@pytest.mark.parametrize("engine", ["duckdb", "spark"])
-def test_ctrl_c_leaves_the_interactive_session_as_it_was(lake: Path, engine: str) -> None:
-    with on_a_terminal("sql", "--engine", engine, "--lake", str(lake), "--format", "csv") as (
-        process,
-        terminal,
-    ):
-        terminal.until(PROMPT)
-        terminal.type("SELECT what is not")
-        assert "Traceback" not in terminal.interrupt_prompt()
-        terminal.type(f"SELECT 'beg' || 'un;' AS a; {ENDLESS_IN[engine]};\n")
-        terminal.until("begun;")
-        terminal.type("\x03")
-        shown = terminal.until(PROMPT)
-        assert shown.strip().splitlines()[-1] == "lakebroker: interrupted"
-        assert "Traceback" not in shown
-        assert "Exception" not in shown
-        terminal.type("SELECT 1 AS none FROM nowhere; SELECT 'beh' || 'ind' AS a;\n")
-        shown = terminal.until(PROMPT)
-        assert "nowhere" in shown
-        assert "behind" not in shown
-        terminal.type("SELECT 'st' || 'ill'\n")
-        terminal.until("-> ")
-        terminal.type("AS a;\n")
-        terminal.until("still")
-        terminal.until(PROMPT)
+def use_interactively(terminal: Terminal, engine: str) -> None:
+    """Presses ctrl-C while something is typed, and while a statement runs; the session goes on."""
+    terminal.until(PROMPT)
+    terminal.type("SELECT what is not")
+    assert "Traceback" not in terminal.interrupt_prompt()
+    terminal.type(f"SELECT 'beg' || 'un;' AS a; {ENDLESS_IN[engine]};\n")
+    terminal.until("begun;")
+    terminal.type("\x03")
+    shown = terminal.until(PROMPT)
+    assert shown.strip().splitlines()[-1] == "lakebroker: interrupted"
+    assert "Traceback" not in shown
+    assert "Exception" not in shown
+    terminal.type("SELECT 1 AS none FROM nowhere; SELECT 'beh' || 'ind' AS a;\n")
+    shown = terminal.until(PROMPT)
+    assert "nowhere" in shown
+    assert "behind" not in shown
+    terminal.type("SELECT 'st' || 'ill'\n")
+    terminal.until("-> ")
+    terminal.type("AS a;\n")
+    terminal.until("still")
+    terminal.until(PROMPT)
+
+
+def test_ctrl_c_leaves_the_interactive_session_as_it_was(lake: Path) -> None:
+    with on_a_terminal("sql", "--lake", str(lake), "--format", "csv") as (process, terminal):
+        use_interactively(terminal, "duckdb")
         terminal.type("\x04")
         assert process.wait(PATIENCE_S) == 0
 
@@ -212,18 +207,34 @@ def runs_a_task(jvm: int) -> bool:
     return False
 
 
-def test_ctrl_c_again_and_again_ends_a_session_whose_jvm_hangs(lake: Path) -> None:
-    with on_a_terminal("sql", "--engine", "spark", "--lake", str(lake)) as (process, terminal):
-        terminal.until(PROMPT)
+def is_told_to_end(stopped: int) -> bool:
+    """Whether SIGTERM awaits a stopped process, or it is gone."""
+    try:
+        status = Path(f"/proc/{stopped}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+    (pending,) = [line.split()[1] for line in status.splitlines() if line.startswith("ShdPnd:")]
+    return bool(int(pending, 16) >> (signal.SIGTERM - 1) & 1)
+
+
+@LONG  # a JVM of its own; in the JVM that is there a signal cancels above, and what a second one does: `test_interruptible.py`
+def test_ctrl_c_leaves_a_session_of_spark_as_it_was_and_ends_one_whose_jvm_hangs(lake: Path) -> None:
+    """The JVM gets every ctrl-C of the terminal, too."""
+    with on_a_terminal("sql", "--engine", "spark", "--lake", str(lake), "--format", "csv") as (
+        process,
+        terminal,
+    ):
+        use_interactively(terminal, "spark")
         terminal.type(f"{ENDLESS};\n")
         (jvm,) = [pid for pid in children(process.pid) if Path(f"/proc/{pid}/comm").read_text() == "java\n"]
-        until = time.monotonic() + PATIENCE_S
-        while not runs_a_task(jvm):  # a JVM that hangs before the statement does is not what is tried
-            assert time.monotonic() < until, "the statement does not run"
-            time.sleep(0.05)
+        # a JVM that hangs before the statement does is not what is tried
+        wait_until(lambda: runs_a_task(jvm), "a task")
         os.kill(jvm, signal.SIGSTOP)
-        for _ in range(4):  # the JVM is ended from the second on, and has some seconds for it
+        while process.poll() is None and not is_told_to_end(
+            jvm
+        ):  # from the second on; ctrl-C that come at once are one
             terminal.type("\x03")
-            time.sleep(0.7)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(0.5)
         assert process.wait(PATIENCE_S) == 130
         assert not Path(f"/proc/{jvm}").exists()
