@@ -62,12 +62,6 @@ class Console:
         return self._process.poll() is not None
 
 
-def has_console() -> bool:
-    """Whether this `lakebroker` has the command."""
-    done = subprocess.run(command("console", "--help"), cwd=ROOT, capture_output=True, check=False)
-    return done.returncode == 0
-
-
 def look_on(page: str) -> None:
     """Opens the page where there is a desktop to open it on."""
     if sys.platform == "darwin" or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):

@@ -146,12 +146,11 @@ def keep(demo: Demo) -> None:
     """Lets all go on, with an order each second, until ctrl-C or SIGTERM. Raises DemoError where something ends by itself."""
     with keeping.stop_signals() as stopped, ExitStack() as looking:
         page = None
-        if keeping.has_console():
-            try:
-                log = demo.output / "console.log"
-                page = looking.enter_context(keeping.Console(demo.gateway.address, demo.lake, log))
-            except ProcessError as error:  # what it needs may not be installed
-                console.print(f"[bold]No console:[/] {escape(str(error))}")
+        try:
+            log = demo.output / "console.log"
+            page = looking.enter_context(keeping.Console(demo.gateway.address, demo.lake, log))
+        except ProcessError as error:  # what it needs may not be installed
+            console.print(f"[bold]No console:[/] {escape(str(error))}")
         still(demo, page)
         going_on = threading.Thread(target=workload.go_on, args=(demo.gateway.address, stopped))
         going_on.start()

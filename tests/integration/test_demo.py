@@ -7,7 +7,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,11 +16,12 @@ import pytest
 
 from lakebroker_testing.gateway import ROOT
 from tests.support.brokers.scraped import Numbers, scraped
+from tests.support.waiting import wait_until
 
-PATIENCE_S = 400
+PATIENCE_S = 1200
 STORED = "rocketmq_messages_in_total"
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = pytest.mark.timeout(3000)
 
 
 @contextmanager
@@ -45,12 +45,13 @@ def demo(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
 
 def once(process: subprocess.Popen[bytes], folder: Path, there: Callable[[str], object]) -> str:
     """What the demo said, once it is so."""
-    until = time.monotonic() + PATIENCE_S
-    while not there(said := (folder / "said").read_text()):
-        assert process.poll() is None, said[-3000:]
-        assert time.monotonic() < until, said[-3000:]
-        time.sleep(0.1)
-    return said
+
+    def said() -> str:
+        return (folder / "said").read_text()
+
+    wait_until(lambda: there(said()) or process.poll() is not None, lambda: said()[-3000:], PATIENCE_S)
+    assert process.poll() is None, said()[-3000:]
+    return said()
 
 
 def running_in(folder: Path) -> list[str]:
