@@ -17,8 +17,9 @@ import pytest
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_testing.client import OPTIONS, Client
 from lakebroker_testing.gateway import Gateway
-from tests.fault.test_gateway_crash import stored
 from tests.suite.evidence import EVIDENCE
+from tests.support.logs.contents import stored
+from tests.support.waiting import LIMIT_S, wait_until
 
 ROUNDS = 15 if EVIDENCE else 1
 CUTS_A_ROUND = 5 if EVIDENCE else 3
@@ -58,13 +59,6 @@ class FaultyGateway(Gateway):
         return done
 
 
-def wait_for(path: Path) -> None:
-    deadline = time.monotonic() + 30
-    while not path.exists():
-        assert time.monotonic() < deadline, f"{path} never came"
-        time.sleep(0.01)
-
-
 class Senders:
     """Threads that send until `stop`; what was answered with OK, and every other status."""
 
@@ -76,10 +70,15 @@ class Senders:
         for thread in self._threads:
             thread.start()
 
+    def wait_for(self, count: int) -> None:
+        """Until so many more are answered with OK."""
+        enough = len(self.sent) + count
+        wait_until(lambda: len(self.sent) >= enough)
+
     def stop(self) -> None:
         self._stopping = True
         for thread in self._threads:
-            thread.join(30)
+            thread.join(LIMIT_S)
             assert not thread.is_alive(), "a send hangs"
 
     def _send(self, address: str, number: int) -> None:
@@ -100,6 +99,11 @@ class Senders:
             client.channel.close()
 
 
+def healthy(gateway: FaultyGateway) -> Gateway:
+    """A gateway over its store that leaves the disk as it is."""
+    return Gateway(gateway.folder / "again", **OPTIONS, storePathRootDir=str(gateway.store))
+
+
 def take_all(client: Client, group: str) -> dict[str, bytes]:
     """Bodies by message id of all that a new group receives."""
     found: dict[str, bytes] = {}
@@ -109,16 +113,15 @@ def take_all(client: Client, group: str) -> dict[str, bytes]:
 
 
 def test_a_failed_fdatasync(tmp_path: Path) -> None:
-    with FaultyGateway(tmp_path) as gateway:
+    with FaultyGateway(tmp_path, flushIntervalCommitLog="20") as gateway:
         client = Client(gateway.address)
         senders = Senders(gateway.address)
-        while len(senders.sent) < 50:
-            time.sleep(0.01)
-        wait_for(gateway.tell("fail"))
-        while len(senders.refused) < 50:
-            time.sleep(0.01)
+        senders.wait_for(50)
+        wait_until(gateway.tell("fail").exists)
+        wait_until(lambda: len(senders.refused) >= 50)
         answered = len(senders.sent)
-        time.sleep(1.5)  # the next flushes by interval would succeed: that must not count
+        # flushes by interval come in between, and would succeed: that must not count
+        wait_until(lambda: len(senders.refused) >= 1000)
         senders.stop()
         assert len(senders.sent) == answered
         sent = dict(senders.sent)
@@ -147,13 +150,13 @@ def test_a_failed_fdatasync(tmp_path: Path) -> None:
         assert "Traceback" not in log
         client.channel.close()
         gateway.kill()
-        gateway.start()
-        client = Client(gateway.address)
+    with healthy(gateway) as again:
+        client = Client(again.address)
         found = take_all(client, "after-restart")
         assert {i: found.get(i) for i in sent} == sent
         assert client.send("t", b"well again").status.code == pb.OK
         client.channel.close()
-        assert gateway.terminate() == 0
+        assert again.terminate() == 0
     assert set(sent) <= stored(gateway.store).keys()
 
 
@@ -166,7 +169,7 @@ def test_a_stop_behind_a_failed_fdatasync_says_so(tmp_path: Path) -> None:
         while codes[-1] == pb.OK and len(codes) < 10_000:  # until the order is read
             codes.append(client.send("t", b"y").status.code)
         assert codes[-1] == pb.MASTER_PERSISTENCE_TIMEOUT
-        wait_for(done)
+        wait_until(done.exists)
         client.channel.close()
         assert gateway.terminate() == 255
         log = gateway.log.read_text()
@@ -174,8 +177,8 @@ def test_a_stop_behind_a_failed_fdatasync_says_so(tmp_path: Path) -> None:
         assert "the last snapshot could not be written" in log
         assert "Traceback" not in log
         assert (gateway.store / "abort").exists(), "the next start looks at all of it"
-        gateway.start()
-        assert gateway.terminate() == 0
+    with healthy(gateway) as again:
+        assert again.terminate() == 0
 
 
 @pytest.mark.timeout(7200 if EVIDENCE else 300)
@@ -188,15 +191,13 @@ def test_power_cuts_under_load(tmp_path: Path, record_property: Callable[[str, o
             senders = Senders(gateway.address)
             client = Client(gateway.address)
             for cut in range(CUTS_A_ROUND):
-                enough = len(senders.sent) + ANSWERED_BEFORE_A_CUT
-                while len(senders.sent) < enough:
-                    time.sleep(0.01)
+                senders.wait_for(ANSWERED_BEFORE_A_CUT)
                 _, messages = client.receive("t", "g", invisible_ms=60_000)
                 if messages:
                     client.ack("t", "g", *messages[:5])
                 known = dict(senders.sent)  # answered before the order: before the cut
                 target = folder / f"cut-{cut}"
-                wait_for(gateway.tell("cut", str(target)))
+                wait_until(gateway.tell("cut", str(target)).exists)
                 left.append((target, known))
             senders.stop()
             client.channel.close()

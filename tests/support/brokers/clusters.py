@@ -65,6 +65,7 @@ class Host:
             "bindAddress": "127.0.0.1",
             "mappedFileSizeCommitLog": str(16 << 20),
             "lakePortFile": str(self.ports),
+            "grpcClientConsumerMinLongPollingTimeoutMillis": "100",
         }
         given = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
         with self.log.open("wb") as log:

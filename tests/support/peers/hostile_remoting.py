@@ -16,6 +16,7 @@ from broker_gateway.protocol.body.topic_config import DataVersion, TopicConfig
 from broker_gateway.protocol.codes import RequestCode
 from broker_gateway.protocol.command import Command
 from broker_gateway.protocol.frame import MAX_FRAME, encode
+from tests.suite.evidence import EVIDENCE
 
 BODY = RegisterBrokerBody(DataVersion(0, 1, 1), {name: TopicConfig(name) for name in ("orders", "other")})
 IDS = {
@@ -26,7 +27,7 @@ IDS = {
     "haServerAddr": "",
 }
 HOSTILE_IDS = {**IDS, "brokerName": "hostile", "brokerAddr": "127.0.0.1:9"}
-IDLE = 2000
+IDLE = 2000 if EVIDENCE else 800
 Record = Callable[[str, object], None]
 
 
