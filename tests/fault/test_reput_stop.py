@@ -1,53 +1,84 @@
-"""How a reput ends: a signal to all of its processes, or a broker that never answers."""
+"""How a reput ends: a signal to it or to all of its processes, a JVM that dies or hangs, a broker that never answers."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
 
 from lakebroker_testing.gateway import ROOT, command
+from structured_streaming import reput_options, reput_query
+from structured_streaming.commit.report import BatchReport
+from structured_streaming.errors import LakeError, StoppedError
+from structured_streaming.reput import run_reput
+from structured_streaming.reput_options import ReputOptions
 from tests.suite.evidence import LONG
 from tests.support.lakes.checks import assert_exact
+from tests.support.lakes.streamed import stream
 from tests.support.logs.written import written
 from tests.support.machines.children import children
 from tests.support.peers.relay import Relay
-from tests.support.spark.reput_runs import reput_once
-
-PATIENCE_S = 200.0
+from tests.support.waiting import LIMIT_S, wait_until
 
 pytestmark = pytest.mark.timeout(600)
 
 
+@pytest.fixture(autouse=True)
+def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host may be so busy that Spark does not wait for its Python."""
+    for name, value in (("RETRIES_ONCE", 100), ("LONGEST_WAIT_S", 0.1), ("SIGNAL_S", 0.1)):
+        monkeypatch.setattr(reput_query, name, value)
+
+
 def reput(tmp_path: Path, *arguments: str) -> subprocess.Popen[str]:
-    """A reput in a process group of its own, whose temporary files are in `tmp`."""
+    """A reput in a process group of its own, whose temporary files are in `tmp`, and its standard error in `errors`."""
     temporary = tmp_path / "tmp"
     temporary.mkdir(exist_ok=True)
-    return subprocess.Popen(
-        command("reput", *arguments, "--lake", str(tmp_path / "lake"), "--json"),
-        cwd=ROOT,
-        env=os.environ | {"TMPDIR": str(temporary)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    with (tmp_path / "errors").open("wb") as errors:
+        return subprocess.Popen(
+            command("reput", *arguments, "--lake", str(tmp_path / "lake"), "--json"),
+            cwd=ROOT,
+            env=os.environ | {"TMPDIR": str(temporary)},
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            start_new_session=True,
+        )
 
 
-def ended(process: subprocess.Popen[str]) -> str:
-    """What it wrote to its standard error, once it ended."""
+def told(tmp_path: Path) -> list[str]:
+    """The lines of its standard error; not that the host is too busy for Spark's patience."""
+    lines = [line.removeprefix("lakebroker: ") for line in (tmp_path / "errors").read_text().splitlines()]
+    return [line for line in lines if "did not start within 10 s" not in line]
+
+
+def wait_until_told(tmp_path: Path, line: str, times: int = 1) -> None:
+    wait_until(lambda: told(tmp_path).count(line) == times, lambda: told(tmp_path))
+
+
+def ended(process: subprocess.Popen[str], tmp_path: Path) -> list[str]:
+    """What it told, once it ended."""
     try:
-        _, errors = process.communicate(timeout=PATIENCE_S)
+        process.communicate(timeout=LIMIT_S)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
-        _, errors = process.communicate()
-        raise AssertionError(f"it did not end: {errors[-3000:]}") from None
-    return errors
+        process.communicate()
+        raise AssertionError(f"it did not end: {told(tmp_path)}") from None
+    lines = told(tmp_path)
+    assert not [line for line in lines if "Traceback" in line or "py4j" in line]
+    return lines
+
+
+def lag(process: subprocess.Popen[str]) -> int:
+    """What its next batch leaves to read, bytes."""
+    assert process.stdout is not None
+    return int(json.loads(process.stdout.readline())["lag_bytes"])
 
 
 def jvm_of(process: subprocess.Popen[str]) -> int:
@@ -61,112 +92,99 @@ def assert_nothing_is_left(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=LONG)])
-def test_a_signal_to_the_process_group_ends_it_cleanly(
-    spark: SparkSession, tmp_path: Path, number: signal.Signals
+def test_a_jvm_that_dies_is_started_again_and_a_signal_to_the_process_group_ends_it_cleanly(
+    tmp_path: Path, number: signal.Signals
 ) -> None:
-    store = written(tmp_path / "store", "broker-a", 8000)
+    store, lake = written(tmp_path / "store", "broker-a", 8000), tmp_path / "lake"
     process = reput(tmp_path, "--store", str(store), "--batch-bytes", str(1 << 20))
-    assert process.stdout is not None
-    first = json.loads(process.stdout.readline())
-    assert first["lag_bytes"] > 0
+    assert lag(process) > 0
+    os.kill(jvm_of(process), signal.SIGKILL)
+    wait_until_told(tmp_path, f"reading 1 log from {store}", times=2)
     os.killpg(process.pid, number)
-    errors = ended(process)
-    assert process.returncode == 0, errors[-3000:]
-    assert "Traceback" not in errors
-    assert "py4j" not in errors
-    told = errors.splitlines()
-    assert told[:2] == ["lakebroker: starting Spark ...", f"lakebroker: reading 1 log from {store}"]
-    assert told[-1].startswith(f"lakebroker: stopped; the lake {tmp_path / 'lake'} is at ")
-    assert_nothing_is_left(tmp_path)
-    assert reput_once(spark, tmp_path / "lake", store) > 0
-    assert assert_exact(tmp_path / "lake", store)["messages"] == 8000
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=LONG)])
-def test_a_run_that_was_to_end_by_itself_says_what_it_reached(tmp_path: Path, number: signal.Signals) -> None:
-    store = written(tmp_path / "store", "broker-a", 8000)
-    process = reput(tmp_path, "--store", str(store), "--batch-bytes", str(1 << 20), "--once")
-    assert process.stdout is not None
-    assert json.loads(process.stdout.readline())["lag_bytes"] > 0
-    process.send_signal(number)
-    errors = ended(process)
-    assert process.returncode == 128 + number, errors[-3000:]
-    assert "Traceback" not in errors
-    last = errors.splitlines()[-1]
-    reached = f"stopped by {number.name} before everything was read: the lake {tmp_path / 'lake'} is at "
-    assert last.startswith(f"lakebroker: {reached}")
-    assert "broker-a" in last
-    assert_nothing_is_left(tmp_path)
-
-
-def test_a_run_that_is_stopped_while_spark_starts_ends_with_it(tmp_path: Path) -> None:
-    store = written(tmp_path / "store", "broker-a", 1)
-    process = reput(tmp_path, "--store", str(store), "--once")
-    assert process.stderr is not None
-    assert process.stderr.readline() == "lakebroker: starting Spark ...\n"
-    process.send_signal(signal.SIGINT)
-    errors = ended(process)
-    assert process.returncode == 130, errors[-3000:]
-    assert errors.startswith("lakebroker: stopped by SIGINT before everything was read: the lake ")
-    assert errors.endswith("is at the beginning; run it again to go on\n")
-    assert len(errors.splitlines()) == 1, errors
-    assert_nothing_is_left(tmp_path)
-
-
-def test_a_second_signal_ends_a_run_whose_jvm_hangs(tmp_path: Path) -> None:
-    store = written(tmp_path / "store", "broker-a", 100)
-    process = reput(tmp_path, "--store", str(store))
-    assert process.stdout is not None
-    assert json.loads(process.stdout.readline())["lag_bytes"] == 0
-    jvm = jvm_of(process)
-    os.kill(jvm, signal.SIGSTOP)
-    process.send_signal(signal.SIGTERM)
-    with pytest.raises(subprocess.TimeoutExpired):
-        process.wait(3)
-    process.send_signal(signal.SIGTERM)
-    errors = ended(process)
-    assert process.returncode == 0, errors[-3000:]
-    assert errors.splitlines()[-1].startswith(f"lakebroker: stopped; the lake {tmp_path / 'lake'} is at ")
-    assert "Traceback" not in errors
-    assert not Path(f"/proc/{jvm}").exists()
-
-
-def test_a_run_that_could_not_read_all_says_so(tmp_path: Path) -> None:
-    store = written(tmp_path / "store", "broker-a", 500)
-    with Relay("", silent=True) as silent:
-        process = reput(tmp_path, "--store", str(store), "--brokers", silent.address, "--once")
-        errors = ended(process)
-    assert process.returncode == 1
-    assert silent.address in errors
-    assert "Traceback" not in errors
-    assert assert_exact(tmp_path / "lake", store)["messages"] == 500
-    assert_nothing_is_left(tmp_path)
-
-
-@LONG
-@pytest.mark.parametrize("once", [True, False])
-def test_a_jvm_that_dies_is_started_again(tmp_path: Path, once: bool) -> None:
-    store = written(tmp_path / "store", "broker-a", 8000)
-    process = reput(tmp_path, "--store", str(store), "--batch-bytes", str(1 << 20), *["--once"][: int(once)])
-    assert process.stdout is not None
-    assert json.loads(process.stdout.readline())["lag_bytes"] > 0
-    jvm = jvm_of(process)
-    os.kill(jvm, signal.SIGKILL)
-    while json.loads(process.stdout.readline())["lag_bytes"]:
-        pass
-    if not once:
-        process.send_signal(signal.SIGTERM)
-    errors = ended(process)
-    assert process.returncode == 0, errors[-3000:]
-    told = [line.removeprefix("lakebroker: ") for line in errors.splitlines()]
-    assert told[:-1] == [
+    *lines, last = ended(process, tmp_path)
+    assert process.returncode == 0, lines
+    assert lines == [
         "starting Spark ...",
         f"reading 1 log from {store}",
         "Spark's JVM was killed by SIGKILL (by the system, where memory is short); what was committed stands; Spark starts "
         "again in 2 s",
         "starting Spark ...",
         f"reading 1 log from {store}",
-        *([] if once else ["the lake is up to date; waiting for more"]),
     ]
+    assert last.startswith(f"stopped; the lake {lake} is at ")
+    assert_nothing_is_left(tmp_path)
+    stream(store, lake, 1 << 30)
+    assert assert_exact(lake, store)["messages"] == 8000
+
+
+@LONG
+def test_a_run_that_ends_by_itself_goes_on_when_its_jvm_died(tmp_path: Path) -> None:
+    store = written(tmp_path / "store", "broker-a", 8000)
+    process = reput(tmp_path, "--store", str(store), "--batch-bytes", str(1 << 20), "--once")
+    assert lag(process) > 0
+    os.kill(jvm_of(process), signal.SIGKILL)
+    while lag(process):
+        pass
+    lines = ended(process, tmp_path)
+    assert (process.returncode, lines.count("starting Spark ...")) == (0, 2), lines
     assert_nothing_is_left(tmp_path)
     assert assert_exact(tmp_path / "lake", store)["messages"] == 8000
+
+
+def stop_at_once(number: signal.Signals) -> Callable[[BatchReport], None]:
+    """Has this process get a signal when the first batch is committed."""
+    return lambda report: os.kill(os.getpid(), number) if report.batch == 1 else None
+
+
+@pytest.mark.usefixtures("spark")
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=LONG)])
+def test_a_run_that_was_to_end_by_itself_says_what_it_reached(tmp_path: Path, number: signal.Signals) -> None:
+    store, lake = written(tmp_path / "store", "broker-a", 4000), tmp_path / "lake"
+    options = ReputOptions(str(lake), store=str(store), max_bytes=1 << 20, once=True)
+    reached = f"stopped by {number.name} before everything was read: the lake {lake} is at "
+    with pytest.raises(StoppedError, match=f"{re.escape(reached)}.* of broker-a") as stopped:
+        run_reput(options, stop_at_once(number))
+    assert stopped.value.number == number
+    stream(store, lake, 1 << 30)
+    assert assert_exact(lake, store)["messages"] == 4000
+
+
+def test_a_run_that_is_stopped_while_spark_starts_ends_with_it(tmp_path: Path) -> None:
+    store = written(tmp_path / "store", "broker-a", 1)
+    process = reput(tmp_path, "--store", str(store), "--once")
+    wait_until_told(tmp_path, "starting Spark ...")
+    process.send_signal(signal.SIGINT)
+    _, last = ended(process, tmp_path)
+    assert process.returncode == 130, last
+    assert last.startswith("stopped by SIGINT before everything was read: the lake ")
+    assert last.endswith("is at the beginning; run it again to go on")
+    assert_nothing_is_left(tmp_path)
+
+
+@LONG
+def test_a_second_signal_ends_a_run_whose_jvm_hangs(tmp_path: Path) -> None:
+    """What becomes of the signals is in tests/unit/structured_streaming/test_stopping.py."""
+    store = written(tmp_path / "store", "broker-a", 100)
+    process = reput(tmp_path, "--store", str(store))
+    assert lag(process) == 0
+    jvm = jvm_of(process)
+    os.kill(jvm, signal.SIGSTOP)
+    process.send_signal(signal.SIGTERM)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(3)
+    process.send_signal(signal.SIGTERM)
+    *_, last = ended(process, tmp_path)
+    assert process.returncode == 0, last
+    assert last.startswith(f"stopped; the lake {tmp_path / 'lake'} is at ")
+    assert not Path(f"/proc/{jvm}").exists()
+
+
+@pytest.mark.usefixtures("spark")
+def test_a_run_that_could_not_read_all_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reput_options, "ANSWER_S", 1.0)
+    store, lake = written(tmp_path / "store", "broker-a", 500), tmp_path / "lake"
+    with Relay("", silent=True) as silent:
+        options = ReputOptions(str(lake), store=str(store), brokers=silent.address, once=True)
+        with pytest.raises(LakeError, match=f"not everything was read: .*{silent.address}"):
+            run_reput(options)
+    assert assert_exact(lake, store)["messages"] == 500
