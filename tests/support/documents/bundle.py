@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import importlib
 import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,29 +18,22 @@ from typing import Any
 
 import typer.main
 import yaml
-from databricks.bundles.alerts import Alert
-from databricks.bundles.apps import App
-from databricks.bundles.core._transform import _transform  # for classes of our own; theirs have from_dict
-from databricks.bundles.dashboards import Dashboard
-from databricks.bundles.jobs import Job
-from databricks.bundles.pipelines import Pipeline
-from databricks.bundles.schemas import Schema
-from databricks.bundles.volumes import Volume
 
 from broker_gateway.cli.main import app
 
 ROOT = Path(__file__).parents[3]
 MAIN = ROOT / "databricks.yml"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-KINDS: dict[str, Any] = {
-    "alerts": Alert,
-    "apps": App,
-    "dashboards": Dashboard,
-    "jobs": Job,
-    "pipelines": Pipeline,
-    "schemas": Schema,
-    "volumes": Volume,
+KINDS = {
+    "alerts": "Alert",
+    "apps": "App",
+    "dashboards": "Dashboard",
+    "jobs": "Job",
+    "pipelines": "Pipeline",
+    "schemas": "Schema",
+    "volumes": "Volume",
 }
+"""Classes of `databricks.bundles`, imported when a bundle is read: their hundreds of modules take half a second."""
 GIVEN = {"brokers": "broker-a:8081,broker-b:8081", "readers": "analysts", "service_principal": "0a1b-2c3d"}
 """Variables without a default."""
 DEPLOYED = {"id": "<id of {}>", "url": "<url of {}>"}
@@ -192,7 +186,8 @@ class Bundle:
         bundle = cls(target, resolved, places, values.used)
         for kind, each in resolved.items():
             for key, value in each.items():
-                _into(KINDS[kind], value, f"{kind}.{key}")
+                described = getattr(importlib.import_module(f"databricks.bundles.{kind}"), KINDS[kind])
+                _into(described, value, f"{kind}.{key}")
         bundle._check()
         return bundle
 
@@ -369,6 +364,10 @@ class _Values:
 
 def _into(cls: Any, value: Any, where: str) -> Any:
     """Reads the value into a class, where an unknown key, a missing one or a value of another type fails."""
+    from databricks.bundles.core._transform import (
+        _transform,  # for classes of our own; theirs have from_dict
+    )
+
     read: Callable[[Any], Any] = getattr(cls, "from_dict", lambda each: _transform(cls, each))
     try:
         return read(copy.deepcopy(value))

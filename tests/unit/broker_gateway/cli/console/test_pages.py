@@ -8,13 +8,10 @@ import threading
 from collections.abc import Iterable, Iterator
 
 import pytest
-from nicegui import ui
-from nicegui.testing.user_simulation import user_simulation
 
 from broker_gateway.cli.console.asking import Places
 from broker_gateway.cli.console.facts import Found, Told
 from broker_gateway.cli.console.lake_engine import LakeEngine
-from broker_gateway.cli.console.pages import dead_letters, message
 from broker_gateway.cli.console.poll import Poll
 from broker_gateway.cli.console.replays import Place, Plan, Replays, Run
 from broker_gateway.cli.console.server import Console
@@ -46,6 +43,11 @@ class Slow(Places):
 
 
 def test_of_two_searches_the_one_that_was_asked_for_last_is_shown() -> None:
+    from nicegui import ui  # takes long: not for who only collects tests
+    from nicegui.testing.user_simulation import user_simulation
+
+    from broker_gateway.cli.console.pages import message
+
     places = Slow()
     workers = Workers()
     console = Console(places, Poll(places, 1.0), workers, Replays(None, False))
@@ -106,6 +108,10 @@ class Replaying(Replays):
 
 
 def test_a_question_before_a_replay_that_nobody_answers_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    from nicegui.testing.user_simulation import user_simulation
+
+    from broker_gateway.cli.console.pages import dead_letters
+
     monkeypatch.setattr(dead_letters, "ANSWER_S", 0.5)
     places, workers, replays = Dead(None, LakeEngine("nowhere", {})), Workers(), Replaying()
     console = Console(places, Poll(places, 1.0), workers, replays)
