@@ -343,6 +343,28 @@ def test_a_run_that_ends_by_itself_does_so_without_the_store(
     assert "error sending request" in said.splitlines()[-1]
 
 
+@LONG  # until that is noticed, minutes of tries are over
+def test_a_reput_tells_that_its_store_hangs(tmp_path: Path, store: ObjectStore, location: str) -> None:
+    log = written(tmp_path / "store", "broker-a", RECORDS)
+    process = reput(log, location, "--batch-bytes", str(1 << 20), program=IMPATIENT)
+    try:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline()
+        store.hang()
+        assert next(filter(_waits, process.stderr), None), process.communicate()
+        process.terminate()
+        _, said = process.communicate(timeout=PATIENCE_S)
+    finally:
+        end(process)
+        store.kill()
+        store.start()
+    assert process.returncode == 0, said
+    assert "Traceback" not in said
+    ending = f"stopped; where the lake {location} is was not read within 3 s; what was committed stands"
+    assert said.splitlines()[-1] == f"lakebroker: {ending}"
+
+
 def test_away_is_not_the_same_as_wrong(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
     def asked(location: str) -> OSError:
         with pytest.raises(OSError, match="lake") as found:
