@@ -1,6 +1,5 @@
-"""Every notebook runs from its first cell to its last in one kernel, in a Spark session that was there before and lives on, over a lake
-in a folder and in a catalog; what its plots show is what the embedded engine answers. The tour runs once more with a session of
-its own."""
+"""Every notebook runs from its first cell to its last, in a Spark session that was there before and lives on, over a lake in a folder
+and in a catalog; what its plots show is what the embedded engine answers. One runs in a kernel, with a session of its own."""
 
 from __future__ import annotations
 
@@ -8,14 +7,18 @@ import html
 import re
 import shlex
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import nbformat
 import pytest
+from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from broker_gateway.cli.main import app
@@ -26,47 +29,13 @@ from structured_streaming.lake import create_tables
 from structured_streaming.notebooks.parameters import PARAMETERS
 from structured_streaming.tables import TABLES
 from tests.support.lakes.notebook import HOSTILE, HOSTILE_TOPIC, HOURS, SPOILED, make_lake
-from tests.support.spark.notebook_runs import Ran, run
+from tests.support.spark.notebook_runs import Notebooks, Ran, notebooks, run_in_kernel
 
-pytestmark = pytest.mark.timeout(580)
-"""Eleven runs of notebooks, on a busy machine."""
+pytestmark = pytest.mark.timeout(1800)
 NAMES = sorted(path.stem for path in (ROOT / "notebooks").glob("*.ipynb"))
-BEFORE = """
-import os
-os.environ["SPARK_SUBMIT_OPTS"] += (
-    " -Dspark.sql.catalogImplementation=hive -Dderby.stream.error.file=FOLDER/derby.log"
-    " -Dspark.hadoop.javax.jdo.option.ConnectionURL=jdbc:derby:;databaseName=FOLDER/metastore;create=true"
-)
-from structured_streaming.sql import delta_session
-from structured_streaming.tables import TABLES
-spark = delta_session()
-spark.sql("CREATE SCHEMA lakes")
-for name in TABLES:
-    spark.sql(f"CREATE TABLE lakes.{name} USING delta LOCATION 'LAKE/{name}'")
-spark.conf.set("spark.sql.session.timeZone", "America/New_York")
-spark.sql("SELECT 'mine' AS whose").createOrReplaceTempView("messages")
-
-
-class dbutils:
-    # as Databricks has it, with widgets that nobody has touched
-
-    class widgets:
-        made = {}
-
-        @classmethod
-        def text(cls, name, default, label):
-            cls.made[name] = default
-
-        @classmethod
-        def get(cls, name):
-            return cls.made[name]
-"""
-AFTER = """
-print(sorted(dbutils.widgets.made))
-print(spark.conf.get("spark.sql.session.timeZone"), spark.table("messages").first().whose,
-      [view.tableName for view in spark.sql("SHOW TABLES").collect()])
-spark.stop()
-"""
+SCHEMA = "lake_of_notebooks"
+IN_KERNEL = "message_by_key"
+"""What runs in a kernel of its own."""
 NEW_KEY = "it's-\\'new\\\\-$1"
 """Of a message that is in a log and not in the lake yet; what SQL and plots could take for something else than text."""
 GIVEN = {"hours": str(HOURS + 12)}
@@ -79,22 +48,79 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_lake(tmp_path_factory.mktemp("notebooks") / "lake")
 
 
+class Widgets:
+    """As Databricks has them, of which nobody has touched one."""
+
+    def __init__(self) -> None:
+        self.made: dict[str, str] = {}
+
+    def text(self, name: str, default: str, _label: str) -> None:
+        self.made[name] = default
+
+    def get(self, name: str) -> str:
+        return self.made[name]
+
+
+@dataclass
+class Session:
+    """One that was there before, with a setting and a view of its own."""
+
+    spark: SparkSession
+    widgets: Widgets
+
+
 @pytest.fixture(scope="module")
-def ran(lake: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Ran], str]:
-    """What each notebook left, of capacity over the lake's tables in a catalog; of a lake without messages under `empty NAME`, of one message that only a log has under `new`."""
-    folder = tmp_path_factory.mktemp("notebooks")
-    create_tables(str(folder / "empty"))
-    runs = {name: (name, GIVEN | {"lake": str(lake)}) for name in NAMES}
-    runs["capacity_and_cost"] = ("capacity_and_cost", {"lake": "spark_catalog.lakes"})
-    runs |= {f"empty {name}": (name, {"lake": str(folder / "empty")}) for name in NAMES}
-    with Gateway(folder / "gateway", flushDiskType="SYNC_FLUSH") as gateway:
+def session(spark: SparkSession, lake: Path) -> Iterator[Session]:
+    own = spark.newSession()
+    own.sql(f"CREATE SCHEMA {SCHEMA}")
+    for name in TABLES:
+        own.sql(f"CREATE TABLE {SCHEMA}.{name} USING delta LOCATION '{lake}/{name}'")
+    own.conf.set("spark.sql.session.timeZone", "America/New_York")
+    own.sql("SELECT 'mine' AS whose").createOrReplaceTempView("messages")
+    with patch("structured_streaming.catalog.lake_tables._check_kept"):  # this catalog ends with the JVM
+        yield Session(own, Widgets())
+    own.sql(f"DROP SCHEMA {SCHEMA} CASCADE")
+
+
+@pytest.fixture(scope="module")
+def empty(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A lake without messages."""
+    return str(create_tables(str(tmp_path_factory.mktemp("notebooks") / "empty")).path)
+
+
+class Runs:
+    """What each notebook left, of those that were asked for: it runs then."""
+
+    def __init__(
+        self, here: Notebooks, session: Session, planned: Mapping[str, tuple[str, Mapping[str, str]]]
+    ) -> None:
+        self._here, self._planned = here, planned
+        self._there = {"spark": session.spark, "dbutils": SimpleNamespace(widgets=session.widgets)}
+        self._ran: Runs = {}
+
+    def __getitem__(self, name: str) -> Ran:
+        if name not in self._ran:
+            left = self._here.run(*self._planned[name], **self._there)
+            assert "in the Spark session that is there" in left.printed
+            self._ran[name] = left
+        return self._ran[name]
+
+
+@pytest.fixture(scope="module")
+def ran(session: Session, lake: Path, empty: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
+    """Of each notebook, of capacity over the lake's tables in a catalog; of the empty lake under `empty NAME`, of one message that only
+    a log has under `new`."""
+    planned = {name: (name, GIVEN | {"lake": str(lake)}) for name in NAMES}
+    planned["capacity_and_cost"] = ("capacity_and_cost", {"lake": f"spark_catalog.{SCHEMA}"})
+    planned |= {f"empty {name}": (name, {"lake": empty}) for name in NAMES}
+    with (
+        Gateway(tmp_path_factory.mktemp("gateway"), flushDiskType="SYNC_FLUSH") as gateway,
+        notebooks() as here,
+    ):
         with closing(Client(gateway.address)) as client:
             client.send("orders", b"new", message_id="NEW", keys=[NEW_KEY])
         asked = {"lake": str(lake), "brokers": gateway.address, "key": NEW_KEY}
-        runs["new"] = ("message_by_key", asked)
-        before = BEFORE.replace("FOLDER", str(folder)).replace("LAKE/", f"{lake}/")
-        found, said = run(list(runs.values()), before=before, after=AFTER)
-    return dict(zip(runs, found, strict=True)), said
+        yield Runs(here, session, planned | {"new": ("message_by_key", asked)})
 
 
 @pytest.fixture(scope="module")
@@ -153,41 +179,32 @@ def test_the_repository_has_each_notebook_without_outputs_and_the_documentation_
             assert cell.get("execution_count") is None, name
 
 
-def test_a_session_that_was_there_lives_on_with_its_settings_and_views(
-    ran: tuple[dict[str, Ran], str],
-) -> None:
-    widgets, said = ran[1].splitlines()
-    assert said == "America/New_York mine ['messages']"
-    assert widgets == str(sorted(PARAMETERS)), "each is a widget where there are widgets"
-    assert all("in the Spark session that is there" in each.printed for each in ran[0].values())
+@pytest.mark.parametrize("name", NAMES)
+def test_every_figure_is_shown_once_and_has_a_title(ran: Runs, name: str) -> None:
+    left = ran[name]
+    assert left.drawn
+    assert left.pictures == len(left.drawn)
+    assert all(figure["title"] for figure in left.drawn.values())
 
 
-def test_every_figure_is_shown_once_and_has_a_title(ran: tuple[dict[str, Ran], str]) -> None:
-    for name in NAMES:
-        left = ran[0][name]
-        assert left.drawn, name
-        assert len(left.pictures) == len(left.drawn), name
-        assert all(figure["title"] for figure in left.drawn.values())
+SAID_OF_NOTHING = {
+    "capacity_and_cost": "No messages in the lake: nothing to grow.",
+    "dead_letters": "No dead letters in these hours",
+    "lag_and_throughput": "No messages of these topics in the lake",
+    "message_by_key": "No message in the lake has a key yet.",
+    "tour": "No messages in the lake yet",
+}
 
 
-def test_an_empty_lake_has_sentences_in_place_of_plots(ran: tuple[dict[str, Ran], str]) -> None:
-    said = {
-        "capacity_and_cost": "No messages in the lake: nothing to grow.",
-        "dead_letters": "No dead letters in these hours",
-        "lag_and_throughput": "No messages of these topics in the lake",
-        "message_by_key": "No message in the lake has a key yet.",
-        "tour": "No messages in the lake yet",
-    }
-    for name in NAMES:
-        left = ran[0][f"empty {name}"]
-        assert said[name] in left.printed
-        assert not left.drawn, name
+@pytest.mark.parametrize("name", [each for each in NAMES if each != IN_KERNEL])
+def test_an_empty_lake_has_sentences_in_place_of_plots(ran: Runs, name: str) -> None:
+    left = ran[f"empty {name}"]
+    assert SAID_OF_NOTHING[name] in left.printed
+    assert not left.drawn
 
 
-def test_throughput_and_lag_are_what_the_views_answer(
-    ran: tuple[dict[str, Ran], str], engine: EmbeddedEngine
-) -> None:
-    drawn = ran[0]["lag_and_throughput"].drawn
+def test_throughput_and_lag_are_what_the_views_answer(ran: Runs, engine: EmbeddedEngine) -> None:
+    drawn = ran["lag_and_throughput"].drawn
     expected = pairs(
         engine,
         f"""SELECT topic, time_bucket(INTERVAL '{MINUTES} minutes', minute, TIMESTAMPTZ '1970-01-01 00:00:00Z') AS at,
@@ -225,15 +242,13 @@ def test_throughput_and_lag_are_what_the_views_answer(
     freshness = lines(drawn["freshness_figure"])
     assert freshness.keys() == {"broker-a", "broker-b"}
     assert sum(list(points.values())[-1] for points in freshness.values()) == behind[0]
-    printed = ran[0]["lag_and_throughput"].printed
+    printed = ran["lag_and_throughput"].printed
     assert "falls behind: is it running?" in printed
     assert "gives messages up" in printed
 
 
-def test_a_message_s_life_is_its_trace_step_by_step(
-    ran: tuple[dict[str, Ran], str], engine: EmbeddedEngine
-) -> None:
-    figure = ran[0]["message_by_key"].drawn["life_figure"]
+def test_a_message_s_life_is_its_trace_step_by_step(ran: Runs, engine: EmbeddedEngine) -> None:
+    figure = ran["message_by_key"].drawn["life_figure"]
     axis = figure["axes"][0]
     steps = pairs(
         engine,
@@ -246,8 +261,8 @@ def test_a_message_s_life_is_its_trace_step_by_step(
     assert figure["title"].startswith("AGAIN1, +2.001 s from first to last step (audit: dead_lettered)")
 
 
-def test_a_message_that_only_a_broker_s_log_has_is_found(ran: tuple[dict[str, Ran], str]) -> None:
-    left = ran[0]["new"]
+def test_a_message_that_only_a_broker_s_log_has_is_found(ran: Runs) -> None:
+    left = ran["new"]
     (axis, *_) = left.drawn["life_figure"]["axes"]
     assert axis["y"] == ["stored  ·  orders"]
     assert (
@@ -257,9 +272,9 @@ def test_a_message_that_only_a_broker_s_log_has_is_found(ran: tuple[dict[str, Ra
 
 
 def test_dead_letters_are_counted_and_the_commands_name_those_that_wait(
-    ran: tuple[dict[str, Ran], str], engine: EmbeddedEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ran: Runs, engine: EmbeddedEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    left = ran[0]["dead_letters"]
+    left = ran["dead_letters"]
     by_reason = pairs(
         engine,
         """SELECT consumer_group, reason, CAST(count(*) AS DOUBLE) AS letters FROM dead_letters GROUP BY ALL
@@ -303,9 +318,9 @@ def test_dead_letters_are_counted_and_the_commands_name_those_that_wait(
 
 
 def test_capacity_is_what_the_tables_hold_and_the_cost_follows(
-    ran: tuple[dict[str, Ran], str], engine: EmbeddedEngine, lake: Path
+    ran: Runs, engine: EmbeddedEngine, lake: Path
 ) -> None:
-    drawn = ran[0]["capacity_and_cost"].drawn
+    drawn = ran["capacity_and_cost"].drawn
     by_day = pairs(
         engine,
         """SELECT topic, date_trunc('DAY', store_timestamp) AS day, sum(size) FROM consume_queue
@@ -335,15 +350,8 @@ def test_capacity_is_what_the_tables_hold_and_the_cost_follows(
     ]  # fmt: skip
 
 
-def test_the_tour_shows_topics_events_and_reasons(
-    ran: tuple[dict[str, Ran], str], engine: EmbeddedEngine
-) -> None:
-    left = ran[0]["tour"]
-    assert_tour(left, engine)
-    assert "again-1" in left.printed
-
-
-def assert_tour(left: Ran, engine: EmbeddedEngine) -> None:
+def test_the_tour_shows_topics_events_and_reasons(ran: Runs, engine: EmbeddedEngine) -> None:
+    left = ran["tour"]
     topics = pairs(engine, "SELECT topic, CAST(sum(messages) AS DOUBLE) FROM topic_stats GROUP BY ALL")
     assert {
         name.replace("\\$", "$"): count for name, count in bars(left.drawn["topics_figure"]).items()
@@ -351,19 +359,21 @@ def assert_tour(left: Ran, engine: EmbeddedEngine) -> None:
     events = pairs(engine, "SELECT event, CAST(count(*) AS DOUBLE) FROM message_trace GROUP BY ALL")
     assert bars(left.drawn["events_figure"]) == dict(events)
     assert "no such account" in left.printed
+    assert "again-1" in left.printed
 
 
-def test_the_tour_makes_a_session_where_there_is_none_and_stops_it(
-    lake: Path, engine: EmbeddedEngine, tmp_path: Path
-) -> None:
-    from_elsewhere = tmp_path / "notebooks"
-    from_elsewhere.mkdir()
-    (tmp_path / "demo-output").mkdir()
-    (tmp_path / "demo-output" / "lake").symlink_to(lake)
-    (left,), said = run(
-        [("tour", GIVEN)],
-        after="from pyspark import SparkContext\nprint(SparkContext._active_spark_context)",
-        folder=from_elsewhere,
-    )
-    assert_tour(left, engine)
+def test_a_session_that_was_there_lives_on_with_its_settings_and_views(ran: Runs, session: Session) -> None:
+    assert all(ran[name].printed for name in NAMES)
+    there = session.spark
+    assert there.conf.get("spark.sql.session.timeZone") == "America/New_York"
+    assert there.sql("SELECT whose FROM messages").toArrow().to_pylist() == [{"whose": "mine"}]
+    assert [each.tableName for each in there.sql("SHOW TABLES").collect()] == ["messages"]
+    assert session.widgets.made.keys() == set(PARAMETERS), "each is a widget where there are widgets"
+
+
+def test_in_a_kernel_without_a_session_one_is_made_and_stopped(empty: str, tmp_path: Path) -> None:
+    after = "from pyspark import SparkContext\nprint(SparkContext._active_spark_context)"
+    left, said = run_in_kernel(IN_KERNEL, {"lake": empty}, after, tmp_path)
     assert said.strip() == "None"
+    assert SAID_OF_NOTHING[IN_KERNEL] in left.printed
+    assert not left.drawn

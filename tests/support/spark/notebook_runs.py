@@ -1,44 +1,40 @@
-"""Notebooks run headless, one after the other in one kernel; what they drew and printed comes back."""
+"""Notebooks run headless: in this process, beside a Spark session that is there, or in a kernel of their own. What they drew and
+printed comes back."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+import tempfile
+import time
+import types
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
+import matplotlib
 import nbformat
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.utils.capture import capture_output
+from matplotlib_inline.backend_inline import configure_inline_support
 from nbclient import NotebookClient
+from traitlets.config import Config
 
 from lakebroker_testing.gateway import ROOT
 
-TIMEOUT_S = 280
-_DRAWN = """
-import json as _json
-_found = {}
-for _name, _each in list(globals().items()):
-    if not _name.endswith("_figure"):
-        continue
-    _axes = []
-    for _axis in _each.axes:
-        _axes.append({
-            "title": _axis.get_title(loc="left"),
-            "lines": {_line.get_label(): [[str(_x) for _x in _line.get_xdata()], [float(_y) for _y in _line.get_ydata()]]
-                      for _line in _axis.get_lines()},
-            "bars": {_bars.get_label(): [float(_value) for _value in _bars.datavalues] for _bars in _axis.containers},
-            "x": [_text.get_text() for _text in _axis.get_xticklabels()],
-            "y": [_text.get_text() for _text in _axis.get_yticklabels()],
-            "points": [[str(_x) for _x in _dots.get_offsets()[:, 0]] for _dots in _axis.collections
-                       if type(_dots).__name__ == "PathCollection"],
-        })
-    _found[_name] = {"title": _each.get_suptitle(), "axes": _axes}
-print("DRAWN" + _json.dumps(_found))
-for _name in [_name for _name in globals() if not _name.startswith("_") and _name not in KEPT]:
-    del globals()[_name]
+ZONE = "Asia/Tokyo"
+"""Of the processes that notebooks run in: times that they show are UTC all the same."""
+_INLINE = "module://matplotlib_inline.backend_inline"
+_TIMEOUT_S = 900
+_DRAWN = "DRAWN"
+_TELL = f"""
+import json
+from tests.support.spark.notebook_runs import drawn
+print("{_DRAWN}" + json.dumps(drawn(globals())))
 """
-"""Tells what the axes of the figures that a notebook named hold, and leaves its names to no other."""
 
 
 @dataclass
@@ -47,65 +43,115 @@ class Ran:
 
     drawn: dict[str, Any] = field(default_factory=dict)
     printed: str = ""
-    pictures: list[str] = field(default_factory=list)
-    """PNG in base64."""
+    pictures: int = 0
 
 
-def run(
-    notebooks: Sequence[tuple[str, Mapping[str, str]]],
-    *,
-    before: str = "",
-    after: str = "",
-    folder: Path = ROOT,
-) -> tuple[list[Ran], str]:
-    """Runs each of `notebooks`, with its environment, between two cells of the test's; returns what they left, and what the last
-    cell printed. Raises nbclient's CellExecutionError."""
-    cells = [
-        _cell(f"{before}\nKEPT = {{'KEPT', 'In', 'Out', 'exit', 'quit', 'get_ipython', 'open', *globals()}}")
-    ]
-    begins = []
-    for name, environment in notebooks:
-        wanted = {f"LAKEBROKER_{key.upper()}": value for key, value in environment.items()}
-        cells.append(
-            _cell(
-                "import os as _os\nfor _each in [_each for _each in _os.environ if _each.startswith('LAKEBROKER_')]:\n"
-                f"    del _os.environ[_each]\n_os.environ.update({wanted!r})"
-            )
+def drawn(namespace: Mapping[str, Any]) -> dict[str, Any]:
+    """What the axes of the figures hold that a notebook named `…_figure`."""
+    figures = {name: each for name, each in namespace.items() if name.endswith("_figure")}
+    return {
+        name: {"title": each.get_suptitle(), "axes": [_axis(axis) for axis in each.axes]}
+        for name, each in figures.items()
+    }
+
+
+def _axis(axis: Any) -> dict[str, Any]:
+    return {
+        "lines": {
+            line.get_label(): [[str(x) for x in line.get_xdata()], [float(y) for y in line.get_ydata()]]
+            for line in axis.get_lines()
+        },
+        "bars": {bars.get_label(): [float(value) for value in bars.datavalues] for bars in axis.containers},
+        "y": [text.get_text() for text in axis.get_yticklabels()],
+        "points": [
+            [str(x) for x in dots.get_offsets()[:, 0]]
+            for dots in axis.collections
+            if type(dots).__name__ == "PathCollection"
+        ],
+    }
+
+
+class Notebooks:
+    """Runs notebooks in this process, by the shell that a kernel has. See `notebooks`."""
+
+    def __init__(self, shell: InteractiveShell) -> None:
+        self._shell = shell
+        self._values: list[object] = []
+        shell.display_trap.hook = self._values.append  # or the value of a cell would be printed as text
+
+    def run(self, name: str, environment: Mapping[str, str], **there: Any) -> Ran:
+        """One of the repository's, in a namespace that has `there` alone before. Raises what a cell raises."""
+        self._shell.reset()
+        self._shell.push(there)
+        ran = Ran()
+        with _environment(environment):
+            for source in _sources(name):
+                with capture_output() as left:
+                    done = self._shell.run_cell(source)
+                done.raise_error()
+                ran.printed += f"{left.stdout}{left.stderr}\n"
+                shown = [output.data for output in left.outputs]
+                format_ = self._shell.display_formatter.format
+                shown += [format_(value)[0] for value in self._values if value is not None]
+                self._values.clear()
+                for each in shown:
+                    if "image/png" in each:
+                        ran.pictures += 1
+                    else:
+                        ran.printed += f"{each.get('text/html', each.get('text/plain', ''))}\n"
+        ran.drawn = drawn(self._shell.user_ns)
+        return ran
+
+
+@contextmanager
+def notebooks() -> Iterator[Notebooks]:
+    """Plots are made and shown as in a kernel, in `ZONE`."""
+    config = Config()
+    config.HistoryManager.enabled = False
+    backend = matplotlib.get_backend()
+    with tempfile.TemporaryDirectory() as folder, patch.dict(os.environ, {"TZ": ZONE}):
+        time.tzset()
+        matplotlib.use(_INLINE)
+        matplotlib.interactive(True)
+        shell = InteractiveShell.instance(
+            config=config, ipython_dir=folder, user_module=types.ModuleType("notebook")
         )
-        begins.append(len(cells))
-        read = nbformat.read(ROOT / "notebooks" / f"{name}.ipynb", as_version=4)
-        cells += [_cell(cell.source) for cell in read.cells if cell.cell_type == "code"]
-        cells.append(_cell(_DRAWN))
-    cells.append(_cell(after))
+        configure_inline_support(shell, _INLINE)
+        try:
+            yield Notebooks(shell)
+        finally:
+            InteractiveShell.clear_instance()
+            matplotlib.interactive(False)
+            matplotlib.use(backend)
+    time.tzset()
+
+
+def run_in_kernel(name: str, environment: Mapping[str, str], after: str, folder: Path) -> tuple[Ran, str]:
+    """Runs a notebook in a kernel of its own, which begins in `folder`, and a cell behind it; returns what both left. Raises nbclient's
+    CellExecutionError."""
+    cells = [nbformat.v4.new_code_cell(source) for source in (*_sources(name), _TELL, after)]
     whole = nbformat.v4.new_notebook(cells=cells)
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "TZ": "Asia/Tokyo"}
-    NotebookClient(whole, timeout=TIMEOUT_S, resources={"metadata": {"path": str(folder)}}).execute(
-        env=environment
+    with _environment(environment):
+        given = os.environ | {"PYTHONPATH": str(ROOT), "TZ": ZONE}
+    client = NotebookClient(whole, timeout=_TIMEOUT_S, resources={"metadata": {"path": str(folder)}})
+    client.execute(env=given)
+    *printed, told, last = (
+        "".join(output.get("text", "") for output in cell.outputs) for cell in whole.cells
     )
-    found = [_left(whole.cells[begin:end]) for begin, end in zip(begins, [*begins[1:], None], strict=True)]
-    return found, _printed(whole.cells[-1])
+    pictures = sum("image/png" in output.get("data", {}) for cell in whole.cells for output in cell.outputs)
+    return Ran(json.loads(told.removeprefix(_DRAWN)), "\n".join(printed), pictures), last
 
 
-def _cell(source: str) -> Any:
-    return nbformat.v4.new_code_cell(source)
+def _sources(name: str) -> list[str]:
+    read = nbformat.read(ROOT / "notebooks" / f"{name}.ipynb", as_version=4)
+    return [cell.source for cell in read.cells if cell.cell_type == "code"]
 
 
-def _left(cells: Sequence[Any]) -> Ran:
-    ran = Ran()
-    for cell in cells:
-        text = _printed(cell)
-        if text.startswith("DRAWN"):
-            ran.drawn = json.loads(text[len("DRAWN") :])
-            break
-        ran.printed += f"{text}\n"
-        for output in cell.outputs:
-            data = output.get("data", {})
-            if "image/png" in data:
-                ran.pictures.append(data["image/png"])
-            else:
-                ran.printed += f"{data.get('text/html', data.get('text/plain', ''))}\n"
-    return ran
-
-
-def _printed(cell: Any) -> str:
-    return "".join(output.get("text", "") for output in cell.outputs)
+@contextmanager
+def _environment(parameters: Mapping[str, str]) -> Iterator[None]:
+    """These parameters of notebooks, and no others."""
+    with patch.dict(os.environ):
+        for each in [each for each in os.environ if each.startswith("LAKEBROKER_")]:
+            del os.environ[each]
+        os.environ.update({f"LAKEBROKER_{key.upper()}": value for key, value in parameters.items()})
+        yield
