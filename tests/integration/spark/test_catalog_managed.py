@@ -14,12 +14,15 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from lakebroker_testing.logs import written
+from structured_streaming.catalog import spark_commit
 from structured_streaming.catalog.lake_tables import SchemaTables, created
 from structured_streaming.catalog.names import CatalogSchema
 from structured_streaming.catalog.spark_commit import SparkCommitSink
+from structured_streaming.commit.sink import AfterStep, no_step
 from structured_streaming.errors import ForeignWriterError
 from structured_streaming.storage.local import LocalFolder
-from structured_streaming.tables import DATA_TABLES, TABLES
+from structured_streaming.tables import REMOVAL_ORDER, REPUT_PROGRESS
 from tests.support.lakes.checks import expected_keys
 from tests.support.spark.lake import Crash, SparkLake
 
@@ -29,7 +32,9 @@ _BACKFILL = 3
 
 
 @pytest.fixture
-def schema(spark: SparkSession) -> Iterator[CatalogSchema]:
+def schema(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Iterator[CatalogSchema]:
+    """With the tables of messages and no others: a start commits to each, and all are alike to it."""
+    monkeypatch.setattr(spark_commit, "DATA_TABLES", REMOVAL_ORDER)
     jvm: Any = spark._jvm
     commits = jvm.org.apache.spark.sql.delta.coordinatedcommits
     commits.CatalogOwnedCommitCoordinatorProvider.registerBuilder(
@@ -37,7 +42,7 @@ def schema(spark: SparkSession) -> Iterator[CatalogSchema]:
     )
     spark.sql(f"CREATE SCHEMA {MANAGED.quoted}")
     jvm.java.lang.System.setProperty("spark.testing", "1")
-    for table in TABLES.values():
+    for table in (*REMOVAL_ORDER, REPUT_PROGRESS):
         spark.sql(created(MANAGED, table, {"delta.feature.catalogManaged": "supported"}))
     jvm.java.lang.System.clearProperty("spark.testing")
     yield MANAGED
@@ -47,13 +52,14 @@ def schema(spark: SparkSession) -> Iterator[CatalogSchema]:
 def test_a_batch_is_there_once_though_writers_crash_and_overtake_each_other(
     spark: SparkSession, schema: CatalogSchema, tmp_path: Path
 ) -> None:
-    lake = SparkLake(spark, tmp_path)
+    lake = SparkLake(spark, tmp_path, written(tmp_path / "store", "broker-a", 40))
+    crashing = False
 
     def crash(table: str) -> None:
-        if table == "messages":
+        if crashing and table == "messages":
             raise Crash
 
-    def sink(after: Any = lambda table: None) -> SparkCommitSink:
+    def sink(after: AfterStep = no_step) -> SparkCommitSink:
         return SparkCommitSink(
             spark,
             SchemaTables(schema),
@@ -63,12 +69,13 @@ def test_a_batch_is_there_once_though_writers_crash_and_overtake_each_other(
             after_step=after,
         )
 
-    first, second, *_, end = lake.cuts()
-    stale = sink()
+    first, second, *_, end = lake.cuts(20_000)
+    stale = sink(crash)
     stale.commit(lake.manifest(first, second))
-    dying = sink(crash)
+    crashing = True
     with pytest.raises(Crash):
-        dying.commit(lake.manifest(second, end))
+        stale.commit(lake.manifest(second, end))
+    crashing = False
     again = sink()
     with pytest.raises(ForeignWriterError):
         stale.commit(lake.manifest(second, end))
@@ -76,6 +83,6 @@ def test_a_batch_is_there_once_though_writers_crash_and_overtake_each_other(
     features = spark.sql(f"DESCRIBE DETAIL {schema.table('messages')}").collect()[0]["tableFeatures"]
     assert "catalogManaged" in features
     expected = expected_keys(lake.store)
-    for table in DATA_TABLES:
+    for table in REMOVAL_ORDER:
         rows = spark.table(schema.table(table.name)).select(*table.key).collect()
         assert Counter(map(tuple, rows)) == expected[table.name], table.name
