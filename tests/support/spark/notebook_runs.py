@@ -15,12 +15,9 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-import matplotlib
 import nbformat
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
-from matplotlib_inline.backend_inline import configure_inline_support
-from nbclient import NotebookClient
 from traitlets.config import Config
 
 from lakebroker_testing.gateway import ROOT
@@ -106,6 +103,9 @@ class Notebooks:
 @contextmanager
 def notebooks() -> Iterator[Notebooks]:
     """Plots are made and shown as in a kernel, in `ZONE`."""
+    import matplotlib  # takes long, as the client of kernels does: not for who only collects tests
+    from matplotlib_inline.backend_inline import configure_inline_support
+
     config = Config()
     config.HistoryManager.enabled = False
     backend = matplotlib.get_backend()
@@ -129,6 +129,8 @@ def notebooks() -> Iterator[Notebooks]:
 def run_in_kernel(name: str, environment: Mapping[str, str], after: str, folder: Path) -> tuple[Ran, str]:
     """Runs a notebook in a kernel of its own, which begins in `folder`, and a cell behind it; returns what both left. Raises nbclient's
     CellExecutionError."""
+    from nbclient import NotebookClient
+
     cells = [nbformat.v4.new_code_cell(source) for source in (*_sources(name), _TELL, after)]
     whole = nbformat.v4.new_notebook(cells=cells)
     with _environment(environment):
