@@ -13,8 +13,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PRODUCT = ("broker_gateway", "store", "structured_streaming")
-OF_TESTS = ("unit", "integration", "interop", "fault", "fuzz")
-SHARED = ("suite", "support")
+OF_TESTS = ("unit", "integration", "interop", "fault")
+SHARED = ("fuzz", "suite", "support")
 REFUSED = {
     **dict.fromkeys(PRODUCT, ("lakebroker_testing", "tests", "demo", "benchmarks")),
     "lakebroker_testing": ("tests", "demo", "benchmarks"),
