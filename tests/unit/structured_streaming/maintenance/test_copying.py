@@ -32,11 +32,16 @@ from tests.support.lakes.maintained import ReputLake, assert_same, reput, rows_o
 from tests.support.lakes.marked import MarkedLake, found_in
 
 
-@pytest.fixture
-def lake(tmp_path: Path) -> ReputLake:
-    made = ReputLake(tmp_path, batch_bytes=60_000)
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory: pytest.TempPathFactory) -> ReputLake:
+    made = ReputLake(tmp_path_factory.mktemp("begun"), batch_bytes=60_000)
     made.fill(3)
     return made
+
+
+@pytest.fixture
+def lake(begun: ReputLake, tmp_path: Path) -> ReputLake:
+    return begun.copied(tmp_path)
 
 
 @pytest.fixture
