@@ -123,7 +123,7 @@ class _Included:
     resources: dict[str, dict[str, Any]]
 
 
-class _UniqueKeys(yaml.SafeLoader):
+class _UniqueKeys(yaml.CSafeLoader):
     """Refuses a key that is there twice, of which YAML would take the last."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lakebroker_pb.lakebroker.journal.v1 import journal_pb2 as pb
+from tests.suite.evidence import EVIDENCE
 from tests.support.lakes.staged import StagedLake, assert_accounted
 from tests.support.logs.raw import HOST, JOURNAL, NOW_MS, Raw, log_of, message, properties
 
@@ -301,7 +302,7 @@ RECORDS = st.builds(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=200 if EVIDENCE else 20, deadline=None, suppress_health_check=list(HealthCheck))
 @given(records=st.lists(RECORDS, max_size=12), levels=st.sampled_from([None, (1000, 5000)]))
 def test_records_of_any_fields(lake: StagedLake, records: list[Raw], levels: tuple[int, ...] | None) -> None:
     taken(lake, *records, delay_levels=levels)
