@@ -1,13 +1,15 @@
-"""The reput over real Spark and Delta: exact rows, again and again, from folders and for several brokers."""
+"""The reput over real Spark and Delta: exact rows of several brokers, whatever their logs hold, again and again; gaps, and what a broker
+may remove. Rows and batches by themselves are in tests/unit/structured_streaming."""
 
 from __future__ import annotations
 
+import gzip
 import itertools
-import signal
-import subprocess
-import time
+import os
+import re
+import zlib
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import pytest
 from chispa import assert_df_equality
@@ -15,176 +17,189 @@ from pyspark.sql import SparkSession
 
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_testing.client import OPTIONS, Client
-from lakebroker_testing.gateway import ROOT, Gateway, command
+from lakebroker_testing.gateway import Gateway
 from lakebroker_testing.logs import LogWriter
 from store.log_reader import LogReader
-from structured_streaming.commit.delta_commit import DeltaCommitSink
-from structured_streaming.commit.sink import Sink
+from structured_streaming import reput_query
 from structured_streaming.destination import FolderDestination
-from structured_streaming.errors import ForeignWriterError, LakeError
+from structured_streaming.errors import LakeError
 from structured_streaming.reput import run_reput
 from structured_streaming.reput_options import ReputOptions
-from structured_streaming.reput_query import run_until_done, start_reput
+from structured_streaming.reput_query import run_until_done
 from structured_streaming.source.data_source import LakebrokerDataSource
 from structured_streaming.sql import register
 from structured_streaming.stopping import Stopping
+from tests.suite.evidence import EVIDENCE
 from tests.support.lakes.checks import assert_exact, rows
-from tests.support.logs.written import written
-from tests.support.spark.reput_runs import reput_once, to_the_end
+from tests.support.lakes.maintained import reput
+from tests.support.logs.raw import Raw, log_of, message, poison, properties
+from tests.support.machines.children import descendants
+from tests.support.spark.hosted_driver import state
+from tests.support.spark.reput_runs import reput_once
+from tests.support.waiting import wait_until
+
+TAG = "a" * 32 + "\U0010ffff" + "b"
+BOMBS, LARGE = (34, 6) if EVIDENCE else (2, 2)
+MOST_BYTES = 1 << 30
 
 
-def test_every_table_is_exact_and_a_second_run_adds_nothing(spark: SparkSession, tmp_path: Path) -> None:
-    lake = tmp_path / "lake"
-    writer = LogWriter(tmp_path / "store")
-    writer.everything()
-    writer.close()
-    assert reput_once(spark, lake, writer.folder, max_bytes=40_000) > 1
-    counts = assert_exact(lake, writer.folder)
-    assert counts["messages"] == 303
-    assert counts["consume_queue"] == 323
-    assert counts["delivery_events"] == 40
-    assert reput_once(spark, lake, writer.folder) == 0
-    writer = LogWriter(tmp_path / "store")
-    writer.messages(50)
-    writer.close()
-    assert reput_once(spark, lake, writer.folder) == 1
-    assert assert_exact(lake, writer.folder)["messages"] == 353
-    progress = sorted(rows(lake, "reput_progress").to_pylist(), key=lambda row: row["batch"])
-    assert all(a["end_offset"] == b["start_offset"] for a, b in itertools.pairwise(progress))
-    assert progress[-1]["end_offset"] == LogReader(writer.folder).readable_offset
+@pytest.fixture(autouse=True)
+def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host may be so busy that Spark does not wait for its Python."""
+    monkeypatch.setattr(reput_query, "RETRIES_ONCE", 20)
 
-    register(spark, str(lake))
-    packed = spark.sql("SELECT body, body_encoding FROM messages WHERE message_id = 'GZIP'").collect()
-    assert [(bytes(row.body), row.body_encoding) for row in packed] == [(b"packed", "identity")]
-    dead = spark.sql("SELECT * FROM dead_letters").collect()
-    assert [(d.topic, d.consumer_group, d.queue_offset, d.attempts, d.reason) for d in dead] == [
-        ("topic-1", "g", 7, 3, "because")
+
+class Filled(NamedTuple):
+    """A lake of two brokers. It stays as it is."""
+
+    lake: Path
+    stores: tuple[Path, Path]
+    good: set[str]
+    """Ids of messages as there are many, between those that once stopped the reput."""
+    damaged: int
+    """Where a record of broker-b is damaged."""
+    batches: list[int]
+    """Of each of three runs: all there is, nothing new, fifty messages more."""
+    memory: list[int]
+    """The most that Python processes of Spark had, bytes."""
+
+
+@pytest.fixture(scope="module")
+def filled(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Filled:
+    folder = tmp_path_factory.mktemp("filled")
+    lake, stores = folder / "lake", (folder / "broker-a", folder / "broker-b")
+    good = write_poison(stores[0])
+    with LogWriter(stores[1], "broker-b") as writer:
+        writer.everything()
+        damaged = writer.store.index.record_starts()[100].item()
+    with (stores[1] / "commitlog" / f"{0:020d}").open("r+b") as log:
+        log.seek(damaged + 120)
+        log.write(b"\xff\xfe")
+    batches = [reput_once(spark, lake, *stores, max_bytes=200_000), reput_once(spark, lake, *stores)]
+    with LogWriter(stores[1], "broker-b") as writer:
+        writer.messages(50)
+    batches.append(reput_once(spark, lake, *stores))
+    return Filled(lake, stores, good, damaged, batches, memory_of_workers())
+
+
+def write_poison(store: Path) -> set[str]:
+    """A store with every record that is known to have stopped the reput, each behind a good message; ids of these."""
+    records = [record for several in poison().values() for record in several]
+    bomb = Raw(body=gzip.compress(bytes(64 << 20)), sys_flag=1, properties=properties(UNIQ_KEY="BOMB"))
+    large = Raw(body=zlib.compress(bytes(15 << 20)), sys_flag=1, properties=properties(UNIQ_KEY="LARGE"))
+    records += [Raw(properties=properties(TAGS=TAG)), *[bomb] * BOMBS, *[large] * LARGE]
+    with LogWriter(store, segment_size=1 << 26) as writer:
+        for number, record in enumerate(records):
+            writer.raw(log_of(message(number), record, base=writer.store.max_offset))
+        writer.raw(b"no record at all".ljust(9000, b"?"))
+        writer.raw(log_of(message(len(records)), base=writer.store.max_offset))
+    return {f"GOOD{number:028d}" for number in range(len(records) + 1)}
+
+
+def memory_of_workers() -> list[int]:
+    """The most that each Python process of Spark had which is still there: Spark keeps one for a minute, and uses it again."""
+    found = []
+    for pid in descendants(os.getpid()):
+        try:
+            if b"pyspark.daemon" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                most = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+                found.append(int(most[1]) << 10 if most else 0)
+        except OSError:
+            continue  # it ended meanwhile
+    return found
+
+
+def test_every_table_is_exact_and_a_second_run_adds_nothing(filled: Filled) -> None:
+    first, again, more = filled.batches
+    assert first > 1
+    assert (again, more) == (0, 1)
+    counts = assert_exact(filled.lake, *filled.stores)
+    of_b = [
+        row for row in rows(filled.lake, "messages", ["broker"]).to_pylist() if row["broker"] == "broker-b"
     ]
-    for view in (
-        "consumer_lag",
-        "retries",
-        "message_trace",
-        "delayed_messages",
-        "transactions",
-        "topic_stats",
+    assert len(of_b) == 303 - 1 + 50
+    assert counts["delivery_events"] >= 40
+    bad = rows(filled.lake, "quarantine").to_pylist()
+    assert [row["physical_offset"] for row in bad if row["broker"] == "broker-b"] == [filled.damaged]
+    reasons = {row["reason"] for row in bad}
+    for part in (
+        "journal record that does not decode",
+        "the topic is no UTF-8",
+        "years 1 to 9999",
+        "no record here",
     ):
-        spark.sql(f"SELECT * FROM {view}").collect()
-    assert spark.sql("SELECT count(*) FROM retries").first()[0] == 20
+        assert any(part in reason for reason in reasons), f"{part} is in none of {reasons}"
+    for store in filled.stores:
+        log = LogReader(store)
+        progress = sorted(
+            (row for row in rows(filled.lake, "reput_progress").to_pylist() if row["broker"] == log.broker),
+            key=lambda row: row["end_offset"],
+        )
+        assert all(a["end_offset"] == b["start_offset"] for a, b in itertools.pairwise(progress))
+        assert progress[-1]["end_offset"] == log.readable_offset
+        log.close()
+
+
+def test_no_worker_takes_a_gibibyte(filled: Filled) -> None:
+    assert filled.memory
+    assert max(filled.memory) < MOST_BYTES
+
+
+def test_spark_reads_whatever_the_logs_held(spark: SparkSession, filled: Filled) -> None:
+    register(spark, str(filled.lake))
+    bodies = spark.sql(
+        "SELECT message_id, body_encoding, count(*), max(length(body)) FROM messages "
+        "WHERE message_id IN ('BOMB', 'LARGE', 'GZIP') GROUP BY ALL ORDER BY ALL"
+    ).collect()
+    assert [tuple(row)[:3] for row in bodies] == [
+        ("BOMB", "zlib", BOMBS),
+        ("GZIP", "identity", 1),
+        ("LARGE", "identity", LARGE),
+    ]
+    assert [row[3] for row in bodies][1:] == [len(b"packed"), 15 << 20]
+    assert spark.sql(f"SELECT tag, born_timestamp FROM messages WHERE tag = '{TAG}'").collect()
+
+
+def test_a_data_frame_of_the_log_has_all_messages_and_can_be_written(
+    spark: SparkSession, filled: Filled, tmp_path: Path
+) -> None:
+    """The way that rows take to Spark's own writers."""
     spark.dataSource.register(LakebrokerDataSource)
-    read = spark.read.format("lakebroker").option("store", str(writer.folder)).load()
+    read = spark.read.format("lakebroker").option("store", ",".join(map(str, filled.stores))).load()
+    read.write.format("delta").save(str(tmp_path / "table"))
+    written = spark.read.format("delta").load(str(tmp_path / "table")).drop("properties", "body")
+    lake = spark.read.format("delta").load(str(filled.lake / "messages")).drop("properties", "body")
     assert_df_equality(
-        read.drop("properties"),
-        spark.table("messages").drop("properties"),
+        written,
+        lake,
         ignore_row_order=True,
         ignore_nullable=True,
         ignore_metadata=True,
+        ignore_column_order=True,
     )
+    ids = [row[0] for row in written.select("message_id").collect()]
+    assert filled.good <= set(ids)
+    assert [ids.count("BOMB"), ids.count("LARGE")] == [BOMBS, LARGE]
+    memory = memory_of_workers()
+    assert memory
+    assert max(memory) < MOST_BYTES
 
 
-def test_two_brokers_in_one_query_and_damage_in_quarantine(spark: SparkSession, tmp_path: Path) -> None:
-    lake = tmp_path / "lake"
-    stores = []
-    for broker in ("broker-a", "broker-b"):
-        writer = LogWriter(tmp_path / broker, broker)
-        writer.everything()
-        placed = writer.store.index.record_starts()[100].item()
-        writer.close()
-        stores.append(writer.folder)
-    with (stores[0] / "commitlog" / f"{0:020d}").open("r+b") as log:
-        log.seek(placed + 120)
-        log.write(b"\xff\xfe")
-    reput_once(spark, lake, *stores)
-    counts = assert_exact(lake, *stores)
-    assert counts["quarantine"] == 1
-    assert counts["messages"] == 2 * 303 - 1
-    (bad,) = rows(lake, "quarantine").to_pylist()
-    assert (bad["broker"], bad["physical_offset"]) == ("broker-a", placed)
-
-
-def test_a_stale_second_writer_is_refused(spark: SparkSession, tmp_path: Path) -> None:
-    lake = tmp_path / "lake"
-    writer = LogWriter(tmp_path / "store")
-    writer.messages(20)
-    writer.close()
-    stolen: list[list[dict[str, Any]]] = []
-
-    class Spy(FolderDestination):
-        """Keeps the manifests, which are committed."""
-
-        def open(self, session: SparkSession, scratch: Path) -> tuple[Sink, dict[str, str]]:
-            self.sink, places = super().open(session, scratch)
-            return self, places
-
-        def commit(self, manifest: list[dict[str, Any]]) -> Any:
-            stolen.append(manifest)
-            return self.sink.commit(manifest)
-
-    from structured_streaming.lake import create_tables
-
-    create_tables(str(lake))
-    stale = DeltaCommitSink(str(lake))
-    chosen = ReputOptions(str(lake), store=str(writer.folder), once=True)
-    to_the_end(lambda: start_reput(spark, chosen, destination=Spy(chosen)))
-    before = assert_exact(lake, writer.folder)
-    for manifest in stolen:
-        with pytest.raises(ForeignWriterError, match="another reput"):
-            stale.commit(manifest)
-    assert assert_exact(lake, writer.folder) == before
-
-
-def test_two_brokers_of_one_name_end_the_job(spark: SparkSession, tmp_path: Path) -> None:
-    stores = [LogWriter(tmp_path / name, "broker-a") for name in ("one", "two")]
-    for each in stores:
-        each.messages(1)
-        each.close()
-    options = ReputOptions(str(tmp_path / "lake"), store=",".join(str(each.folder) for each in stores))
-    with pytest.raises(LakeError, match="both broker 'broker-a': brokers that share a lake each need"):
-        run_until_done(spark, options, lambda report: None, FolderDestination(options), Stopping())
-
-
-def test_a_gap_ends_the_job_or_is_recorded(spark: SparkSession, tmp_path: Path) -> None:
-    lake = tmp_path / "lake"
-    with LogWriter(tmp_path / "store", segment_size=1 << 16) as writer:
+def test_a_gap_ends_the_job(spark: SparkSession, tmp_path: Path) -> None:
+    lake, store = tmp_path / "lake", tmp_path / "store"
+    with LogWriter(store, segment_size=1 << 16) as writer:
         writer.messages(300)
-    reput_once(spark, lake, writer.folder)
-    with LogWriter(tmp_path / "store", segment_size=1 << 16) as writer:
+    reput(store, str(lake))
+    with LogWriter(store, segment_size=1 << 16) as writer:
         writer.messages(1000)
-    for segment in sorted((writer.folder / "commitlog").iterdir())[:-1]:
+    for segment in sorted((store / "commitlog").iterdir())[:-1]:
         segment.unlink()
-    options = ReputOptions(str(lake), store=str(writer.folder))
+    options = ReputOptions(str(lake), store=str(store))
     with pytest.raises(LakeError, match="bytes are gone"):
         run_until_done(spark, options, lambda report: None, FolderDestination(options), Stopping())
-    reput_once(spark, lake, writer.folder, on_gap="continue")
-    (row,) = rows(lake, "quarantine").to_pylist()
-    log = LogReader(writer.folder)
-    assert (row["reason"], row["physical_offset"] + row["length"]) == ("missing", log.min_offset)
-    assert max(rows(lake, "reput_progress")["end_offset"].to_pylist()) == log.readable_offset
-
-
-def test_a_session_that_is_there_is_used_as_it_is(spark: SparkSession, tmp_path: Path) -> None:
-    store = written(tmp_path / "store", "broker-a", 200)
-    handlers = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
-    before, told = settings(spark), list[str]()
-    options = ReputOptions(str(tmp_path / "lake"), store=str(store), once=True)
-    run_reput(options, tell=told.append)
-    assert told[0] == f"reading 1 log from {store}"
-    assert settings(spark) == before
-    assert spark.range(3).count() == 3
-    assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == handlers
-    assert assert_exact(tmp_path / "lake", store)["messages"] == 200
-
-
-def settings(spark: SparkSession) -> dict[str, str]:
-    """Of the context and of the session."""
-    own = {row["key"]: row["value"] for row in spark.sql("SET").collect()}
-    return dict(spark.sparkContext.getConf().getAll()) | own
 
 
 def test_wrong_options_are_named(spark: SparkSession, tmp_path: Path) -> None:
-    from structured_streaming.storage.location import lake_folder
-
-    with pytest.raises(LakeError, match="no kind of object store"):
-        lake_folder("ftp://bucket/lake")
     spark.dataSource.register(LakebrokerDataSource)
     with pytest.raises(Exception, match=r"no log to read|option store"):
         spark.read.format("lakebroker").load().collect()
@@ -192,8 +207,9 @@ def test_wrong_options_are_named(spark: SparkSession, tmp_path: Path) -> None:
         spark.read.format("lakebroker").option("store", str(tmp_path)).load().collect()
 
 
-def test_segments_go_once_the_lake_has_them(spark: SparkSession, tmp_path: Path) -> None:
-    """The first time by the command, then in a session that is there."""
+def test_segments_go_once_the_lake_has_them_and_the_session_stays_as_it_was(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     lake = tmp_path / "lake"
     options = {
         **OPTIONS,
@@ -212,22 +228,18 @@ def test_segments_go_once_the_lake_has_them(spark: SparkSession, tmp_path: Path)
             return min(int(path.name) for path in (gateway.store / "commitlog").iterdir())
 
         def bulk() -> int:
-            return rows(lake, "messages")["topic"].to_pylist().count("bulk")
+            return rows(lake, "messages", ["topic"])["topic"].to_pylist().count("bulk")
 
         assert first_segment() == 0
-        arguments = command("reput", "--brokers", gateway.address, "--lake", str(lake), "--once")
-        done = subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True, check=False, timeout=1200)
-        assert done.returncode == 0, done.stderr[-3000:]
-        told = done.stderr.splitlines()
-        assert told[0] == "lakebroker: starting Spark ..."
-        assert told[1] == f"lakebroker: reading 1 log from {gateway.address}"
-        assert told[-1].startswith(f"lakebroker: done; the lake {lake} is at ")
+        before, told = state(spark), list[str]()
+        once = ReputOptions(str(lake), brokers=gateway.address, once=True)
+        run_reput(once, tell=told.append)
+        assert told[0] == f"reading 1 log from {gateway.address}"
+        assert told[-1].startswith(f"done; the lake {lake} is at ")
+        assert state(spark) == before
         assert bulk() == 40
-        deadline = time.monotonic() + 20
-        while first_segment() < 3 << 20:
-            assert time.monotonic() < deadline, gateway.log.read_text()[-2000:]
-            time.sleep(0.05)
+        wait_until(lambda: first_segment() >= 3 << 20, lambda: gateway.log.read_text()[-2000:])
         assert client.send("bulk", b"later").status.code == pb.OK
-        run_reput(ReputOptions(str(lake), brokers=gateway.address, once=True), tell=told.append)
+        run_reput(once)
         assert bulk() == 41
         client.channel.close()

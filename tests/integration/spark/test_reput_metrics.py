@@ -1,4 +1,4 @@
-"""What Prometheus reads of a reput, beside what the lake holds: with batches, damage, a JVM that dies."""
+"""What Prometheus reads of a reput, beside what the lake holds: with batches, and when the JVM dies."""
 
 from __future__ import annotations
 
@@ -9,112 +9,126 @@ import time
 from pathlib import Path
 
 import pytest
-from prometheus_client import CollectorRegistry
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from broker_gateway.cli.main import app
+from broker_gateway.observability.metrics_port import serve_registry
 from lakebroker_testing.gateway import Reput
+from structured_streaming import reput_query
 from structured_streaming.destination import FolderDestination
 from structured_streaming.reput_metrics import ReputMetrics
 from structured_streaming.reput_options import ReputOptions
 from structured_streaming.reput_query import run_until_done
 from structured_streaming.stopping import Stopping
 from structured_streaming.tables import TABLES
+from tests.suite.evidence import LONG
 from tests.support.brokers.scraped import PATIENCE_S, Numbers, metrics_url, once_it_says, value
 from tests.support.lakes.checks import assert_exact, rows
 from tests.support.logs.written import written
 from tests.support.machines.children import children
 
-pytestmark = pytest.mark.timeout(900)
+WHOLE = ("lakebroker_reput_phase_seconds_count", frozenset({("phase", "whole")}))
+"""Spark tells a batch's times behind it."""
 
 
-def test_metrics_say_what_the_lake_holds_and_go_on_when_the_jvm_dies(tmp_path: Path) -> None:
-    store, lake = written(tmp_path / "store", "broker-a", 3000), tmp_path / "lake"
-    arguments = ("--store", str(store), "--batch-bytes", str(1 << 20), "--metrics-port", "0")
-    with Reput(lake, tmp_path / "reput.log", *arguments) as reput:
+def listeners(spark: SparkSession) -> int:
+    return len(spark._jsparkSession.streams().listListeners())
 
-        def is_up_to_date(numbers: Numbers) -> bool:
-            records = numbers.get(("lakebroker_reput_records_total", frozenset({("broker", "broker-a")})), 0)
-            lag = numbers.get(("lakebroker_reput_lag_bytes", frozenset({("broker", "broker-a")})), -1)
-            return records >= 3000 and lag == 0
 
-        url = metrics_url(reput)
-        numbers = once_it_says(url, is_up_to_date)
-        assert_exact(lake, store)
+def test_metrics_say_what_the_lake_holds_and_the_session_is_left_without_a_listener(
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(
+        reput_query, "RETRIES_ONCE", 20
+    )  # a host may be so busy that Spark does not wait for its Python
+    store, lake = written(tmp_path / "store", "broker-a", 400), tmp_path / "lake"
+    options = ReputOptions(str(lake), store=str(store), max_bytes=1 << 18, once=True)
+    metrics, before = ReputMetrics(), listeners(spark)
+    server, thread = serve_registry(metrics.registry, "127.0.0.1", 0, lambda app: app)
+    try:
+        undo = metrics.attached(spark)
+        assert listeners(spark) == before + 1
+        assert run_until_done(
+            spark, options, metrics.committed, FolderDestination(options), Stopping(), watch=metrics
+        )
         progress = rows(lake, "reput_progress").to_pylist()
-        assert value(numbers, "lakebroker_reput_batches_total") == len(progress) > 1
-        for name in ("records", "bytes"):
-            total = value(numbers, f"lakebroker_reput_{name}_total", broker="broker-a")
-            assert total == sum(row[name] for row in progress)
-        assert value(numbers, "lakebroker_reput_commit_seconds_count") == len(progress)
-        for table in ("messages", "consume_queue", "reput_progress"):
-            commits = value(numbers, "lakebroker_reput_table_commit_seconds_count", table=table)
-            assert commits == len(progress), table
-        spent = sum(
-            value(numbers, "lakebroker_reput_table_commit_seconds_sum", table=name) for name in TABLES
-        )
-        assert 0 < spent <= value(numbers, "lakebroker_reput_commit_seconds_sum")
-        newest = max(row["store_timestamp"] for row in rows(lake, "messages").to_pylist()).timestamp()
-        age = value(numbers, "lakebroker_reput_newest_record_age_seconds", broker="broker-a")
-        assert 0 <= time.time() - newest - age < PATIENCE_S
-        last = value(numbers, "lakebroker_reput_last_batch_timestamp_seconds")
-        assert last >= max(row["commit_timestamp"] for row in progress).timestamp() - 1
-        assert last == pytest.approx(
-            value(numbers, "lakebroker_reput_log_last_batch_timestamp_seconds", broker="broker-a"), abs=60
-        )
-        for name in ("spark_restarts", "query_failures", "quarantined_records"):
-            assert value(numbers, f"lakebroker_reput_{name}_total") == 0
-        assert {
-            value(numbers, "lakebroker_reput_absences_total", what=what) for what in ("broker", "store")
-        } == {0}
-        # Spark tells a batch's times behind it
-        whole = ("lakebroker_reput_phase_seconds_count", frozenset({("phase", "whole")}))
-        numbers = once_it_says(url, lambda found: found[whole] == len(progress))
-        for phase in ("plan", "stage_and_commit", "ask_logs"):
-            assert value(numbers, "lakebroker_reput_phase_seconds_count", phase=phase) == len(progress)
-        told = value(numbers, "lakebroker_reput_phase_seconds_sum", phase="stage_and_commit")
-        assert value(numbers, "lakebroker_reput_commit_seconds_sum") < told + 0.001 * len(progress)
+        url = f"http://127.0.0.1:{server.server_port}/metrics"
+        numbers = once_it_says(url, lambda found: found[WHOLE] == len(progress))
+        undo()
+        assert listeners(spark) == before
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+    assert_exact(lake, store)
+    assert value(numbers, "lakebroker_reput_batches_total") == len(progress) > 1
+    for name in ("records", "bytes"):
+        total = value(numbers, f"lakebroker_reput_{name}_total", broker="broker-a")
+        assert total == sum(row[name] for row in progress)
+    assert value(numbers, "lakebroker_reput_records_total", broker="broker-a") == 400
+    assert value(numbers, "lakebroker_reput_lag_bytes", broker="broker-a") == 0
+    assert value(numbers, "lakebroker_reput_commit_seconds_count") == len(progress)
+    for table in ("messages", "consume_queue", "reput_progress"):
+        commits = value(numbers, "lakebroker_reput_table_commit_seconds_count", table=table)
+        assert commits == len(progress), table
+    spent = sum(value(numbers, "lakebroker_reput_table_commit_seconds_sum", table=name) for name in TABLES)
+    assert 0 < spent <= value(numbers, "lakebroker_reput_commit_seconds_sum")
+    newest = max(row["store_timestamp"] for row in rows(lake, "messages").to_pylist()).timestamp()
+    age = value(numbers, "lakebroker_reput_newest_record_age_seconds", broker="broker-a")
+    assert 0 <= time.time() - newest - age < PATIENCE_S
+    last = value(numbers, "lakebroker_reput_last_batch_timestamp_seconds")
+    assert last >= max(row["commit_timestamp"] for row in progress).timestamp() - 1
+    assert last == pytest.approx(
+        value(numbers, "lakebroker_reput_log_last_batch_timestamp_seconds", broker="broker-a"), abs=60
+    )
+    for name in ("spark_restarts", "quarantined_records"):
+        assert value(numbers, f"lakebroker_reput_{name}_total") == 0
+    told = capsys.readouterr().err.count("the query starts again")
+    assert value(numbers, "lakebroker_reput_query_failures_total") == told
+    assert {value(numbers, "lakebroker_reput_absences_total", what=what) for what in ("broker", "store")} == {
+        0
+    }
+    for phase in ("plan", "stage_and_commit", "ask_logs"):
+        assert value(numbers, "lakebroker_reput_phase_seconds_count", phase=phase) == len(progress)
+    staged = value(numbers, "lakebroker_reput_phase_seconds_sum", phase="stage_and_commit")
+    assert value(numbers, "lakebroker_reput_commit_seconds_sum") < staged + 0.001 * len(progress)
 
+
+@LONG
+@pytest.mark.timeout(900)
+def test_metrics_go_on_when_the_jvm_dies(tmp_path: Path) -> None:
+    """That such a reput goes on is in tests/fault/test_reput_stop.py, what it tells its metrics in
+    tests/unit/structured_streaming/test_reput_metrics.py."""
+    store, lake = written(tmp_path / "store", "broker-a", 500), tmp_path / "lake"
+
+    def has(records: int) -> Numbers:
+        return once_it_says(
+            url,
+            lambda found: (
+                found.get(("lakebroker_reput_records_total", frozenset({("broker", "broker-a")})), 0)
+                >= records
+            ),
+        )
+
+    with Reput(lake, tmp_path / "reput.log", "--store", str(store), "--metrics-port", "0") as reput:
+        url = metrics_url(reput)
+        has(500)
         (jvm,) = [
             pid for pid in children(reput.process.pid) if Path(f"/proc/{pid}/comm").read_text() == "java\n"
         ]
         os.kill(jvm, signal.SIGKILL)
         written(tmp_path / "store", "broker-a", 50)
-        numbers = once_it_says(
-            url, lambda found: value(found, "lakebroker_reput_records_total", broker="broker-a") >= 3050
-        )
+        numbers = has(550)
         assert value(numbers, "lakebroker_reput_spark_restarts_total") == 1
-        assert value(numbers, "lakebroker_reput_batches_total") == len(rows(lake, "reput_progress"))
-        again = once_it_says(url, lambda found: found[whole] > len(progress))
-        assert again[whole] == value(again, "lakebroker_reput_batches_total")
+        batches = value(numbers, "lakebroker_reput_batches_total")
+        assert batches == len(rows(lake, "reput_progress"))
+        once_it_says(url, lambda found: found[WHOLE] == batches)
         assert reput.stop() == 0, reput.log.read_text()[-2000:]
     assert "Traceback" not in reput.log.read_text()
-
-
-def test_a_session_that_is_provided_is_left_without_a_listener(spark: SparkSession, tmp_path: Path) -> None:
-    store, lake = written(tmp_path / "store", "broker-a", 200), tmp_path / "lake"
-    before = len(spark.streams._jsqm.listListeners())
-    metrics = ReputMetrics()
-    undo = metrics.attached(spark)
-    assert len(spark.streams._jsqm.listListeners()) == before + 1
-    options = ReputOptions(str(lake), store=str(store), once=True)
-    assert run_until_done(
-        spark, options, metrics.committed, FolderDestination(options), Stopping(), watch=metrics
-    )
-    until = time.monotonic() + PATIENCE_S
-    while not phases(metrics.registry):
-        assert time.monotonic() < until
-        time.sleep(0.1)
-    undo()
-    assert len(spark.streams._jsqm.listListeners()) == before
-    assert metrics.registry.get_sample_value("lakebroker_reput_records_total", {"broker": "broker-a"}) == 200
-
-
-def phases(registry: CollectorRegistry) -> float:
-    found = registry.get_sample_value("lakebroker_reput_phase_seconds_count", {"phase": "whole"})
-    assert found is not None
-    return found
 
 
 def test_a_port_that_is_taken_is_said_before_spark_starts(tmp_path: Path) -> None:
