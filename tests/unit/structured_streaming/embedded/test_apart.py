@@ -143,6 +143,14 @@ def process_of(engine: EngineApart) -> int:
     return engine._worker._process.pid
 
 
+def killed(engine: EngineApart) -> int:
+    """The process that it had."""
+    pid = process_of(engine)
+    os.kill(pid, signal.SIGKILL)
+    assert has_ended(pid)
+    return pid
+
+
 def peak_bytes(pid: int) -> int:
     status = Path(f"/proc/{pid}/status").read_text()
     return int(status.partition("VmHWM:")[2].split()[0]) << 10
@@ -236,27 +244,23 @@ def test_a_row_that_cannot_travel_is_refused(lake: Path) -> None:
 def test_a_process_that_ends_ends_its_statements_and_another_one_is_started(apart: EngineApart) -> None:
     rows = apart.query("SELECT range FROM range(1000000000000)")
     rows.read_next_batch()
-    before = process_of(apart)
-    os.kill(before, signal.SIGKILL)
+    before = killed(apart)
     with pytest.raises(EngineEndedError, match=r"the engine ended while the statement ran.*ask again"):
         for _ in rows:
             pass
-    apart._worker._process.wait()
     assert apart.query("SELECT 42 AS x").read_all().num_rows == 1
     assert process_of(apart) != before
 
 
 def test_another_process_that_waits_for_the_lake_holds_nobody(apart: EngineApart, pipe: Path) -> None:
-    apart._worker.kill()
-    apart._worker._process.wait()
+    before = killed(apart)
     watches = [Watch(), Watch()]
     with ThreadPoolExecutor(2) as pool:
         failing = [asked(pool, partial(apart.query, "SELECT 42 AS x", watch=watch)) for watch in watches]
-        wait_until(lambda: apart._worker._process.poll() is None, "another process is started")
+        wait_until(lambda: process_of(apart) != before, "another process is started")
         for watch, each in zip(watches, failing, strict=True):
             assert "while the engine was started again, which waits for the lake" in cancelled(watch, each)
-    apart._worker.kill()
-    apart._worker._process.wait()
+    killed(apart)
 
 
 def test_what_a_process_has_on_the_disk_is_removed_when_it_ends_however_it_does(
@@ -356,8 +360,7 @@ def test_a_lake_that_does_not_answer_holds_no_call_for_good_and_ends_no_process(
                 assert apart.query("SELECT 42 AS x").read_all().num_rows == 1
                 assert process_of(apart) == pid
     finally:
-        apart._worker.kill()  # it would wait for the pipe
-        apart._worker._process.wait()
+        killed(apart)  # it would wait for the pipe
 
 
 def test_what_no_interrupt_ends_ends_at_most_its_process(apart: EngineApart) -> None:
@@ -409,8 +412,7 @@ def test_after_a_fatal_error_another_process_is_started(
     apart: EngineApart, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DATABASE", str(tmp_path / "database"))
-    apart._worker.kill()
-    apart._worker._process.wait()
+    killed(apart)
     while connections(apart) <= BEFORE:
         pass
     before = process_of(apart)
