@@ -49,6 +49,8 @@ _NAME_SERVER = "org.apache.rocketmq.namesrv.NamesrvStartup"
 _BROKER = "org.apache.rocketmq.broker.BrokerStartup"
 _PROXY = "org.apache.rocketmq.proxy.ProxyStartup"
 _ADMIN = "org.apache.rocketmq.tools.command.MQAdminStartup"
+_RESTLESS = ("TransactionalOp", "TimerFlush")
+"""Threads (15 characters of their names) with which a broker without any work was seen to use 0.4 of a processor."""
 
 
 def jars() -> Path:
@@ -214,6 +216,13 @@ class RocketMQ:
         else:
             self._run("broker", self._heap, _BROKER, "-n", name_server, "-c", broker, port=self.broker_port)
         self.broker_start_s = time.monotonic() - began
+        self._calm()
+
+    def _calm(self) -> None:
+        """Threads that go round and round, whatever is to do, get the processor when nobody else wants it."""
+        for task in Path(f"/proc/{self.pid}/task").iterdir():
+            if (task / "comm").read_text().startswith(_RESTLESS):
+                os.setpriority(os.PRIO_PROCESS, int(task.name), 19)
 
     @property
     def name_server(self) -> str:
@@ -386,6 +395,9 @@ class MeasuredRocketMQ(RocketMQ):
 
     def _options_of_jvms(self) -> list[str]:
         return ["-XX:+UseG1GC"]
+
+    def _calm(self) -> None:
+        """What its threads cost is a part of what is measured."""
 
 
 class _Archiving(RocketMQ):
