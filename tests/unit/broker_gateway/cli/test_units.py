@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import time
+from datetime import UTC, datetime
+
 import pytest
 import typer
 
-from broker_gateway.cli.units import seconds, size
+from broker_gateway.cli.units import moment, seconds, size
 
 
 @pytest.mark.parametrize(
@@ -37,3 +40,13 @@ def test_what_is_no_size_is_named(text: str, capsys: pytest.CaptureFixture[str])
         size("--target", text)
     assert ended.value.exit_code == 2
     assert f"--target {text}: write it as" in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_moment_without_a_zone_is_utc_wherever_the_machine_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setenv("TZ", "Asia/Tokyo")
+        time.tzset()
+        plain, zoned = (moment("--since", text) for text in ("2026-11-25T08:00", "2026-11-25T17:00+09:00"))
+    time.tzset()
+    assert plain == zoned == datetime(2026, 11, 25, 8, tzinfo=UTC)
+    assert moment("--since", "") is None

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from broker_gateway.messaging.poll import RECEIVE_BYTES
 from broker_gateway.messaging.pull import _Turns
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
@@ -250,3 +251,16 @@ def test_pulls_with_costly_filters_wait_for_their_turn(
     asked = pull_request(0, batch_size=1, filter_expression=costly)
     assert told(broker.call("PullMessage", asked))[:2] == (pb.OK, [b"m"])
     assert waited == ["127.0.0.1"]
+
+
+def test_a_pull_that_is_full_goes_on_at_the_message_that_did_not_fit(broker: InProcessBroker) -> None:
+    sent = [bytes([number]) * 200_000 for number in range(8)]
+    for body in sent:
+        broker.send("orders", body)
+    found: list[bytes] = []
+    while len(found) < len(sent):
+        code, bodies, following = pull(broker, len(found))
+        assert (code, following) == (pb.OK, len(found) + len(bodies))
+        assert sum(map(len, bodies)) <= RECEIVE_BYTES
+        found += bodies
+    assert found == sent

@@ -366,3 +366,29 @@ def test_a_segment_that_a_crash_left_without_its_size_behind_a_full_one_is_remov
     assert store.max_offset == 2 * SEGMENT
     assert not segments[2].exists()
     store.close()
+
+
+def test_segments_behind_the_end_are_removed_from_the_last_one_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that a crash on the way leaves no gap."""
+    store = open_store(tmp_path)
+    fill(store, [[("a", 0, 30_000, 0)]] * 8)
+    store.close()
+    (tmp_path / "flushed").write_bytes(encode_flushed(0))
+    (tmp_path / "abort").write_text("1")
+    shutil.rmtree(tmp_path / "lakeindex")
+    with (tmp_path / "commitlog" / f"{0:020d}").open("r+b") as file:
+        file.write(bytes(100))
+    removed: list[str] = []
+    unlink = Path.unlink
+
+    def noted(path: Path, missing_ok: bool = False) -> None:
+        if path.parent.name == "commitlog":
+            removed.append(path.name)
+        unlink(path, missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", noted)
+    open_store(tmp_path).close()
+    assert len(removed) > 1
+    assert removed == sorted(removed, reverse=True)
