@@ -43,6 +43,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.add_cleanup(shared.close)
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist, which reads the groups in the same hook
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     long = [] if EVIDENCE else [item for item in items if item.get_closest_marker("evidence")]
     config.hook.pytest_deselected(items=long)

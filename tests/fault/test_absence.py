@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import signal
@@ -23,7 +24,7 @@ from structured_streaming.reput_options import ReputOptions
 from structured_streaming.stopping import Stopping
 from tests.support.lakes.checks import assert_exact
 from tests.support.logs.written import written
-from tests.support.machines.children import children
+from tests.support.machines.children import descendants
 from tests.support.waiting import wait_until
 
 COUNT = 300
@@ -33,10 +34,10 @@ TRIES = 3
 def planners(process: int) -> list[int]:
     """The Python processes in which batches of queries are planned."""
     found = []
-    for each in children(process):
-        if b"python_streaming_source_runner" in Path(f"/proc/{each}/cmdline").read_bytes():
-            found.append(each)
-        found += planners(each)
+    for each in descendants(process):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it ended meanwhile
+            if b"python_streaming_source_runner" in Path(f"/proc/{each}/cmdline").read_bytes():
+                found.append(each)
     return found
 
 
