@@ -55,7 +55,7 @@ docs: $(READY) ## Build the documents as a site, into build/site; a link that le
 
 test: $(CLASSES) ## Run the tests: unit, integration with Spark and the official client, crashes
 	@echo "Running the tests with $(TEST_WORKERS) workers, the longest files first"
-	@$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadgroup --no-loadscope-reorder tests/fault tests/integration tests/unit
+	@$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder tests/fault tests/integration tests/unit
 
 check: $(READY) ## Lint, format check, types, who may import whom
 	$(BIN)/ruff check .
@@ -65,7 +65,7 @@ check: $(READY) ## Lint, format check, types, who may import whom
 
 interop: $(CLASSES) ## Compare and talk with RocketMQ's official programs (fetched from their registries)
 	@echo "Running the tests beside RocketMQ's own programs with $(INTEROP_WORKERS) workers, the longest files first"
-	@$(BIN)/python -m pytest -n $(INTEROP_WORKERS) --dist loadgroup --no-loadscope-reorder tests/interop
+	@$(BIN)/python -m pytest -n $(INTEROP_WORKERS) --dist loadfile --no-loadscope-reorder tests/interop
 
 bench: $(JARS) ## Measure beside the real RocketMQ: sending, receiving, the reput (needs Go and Maven)
 	@echo "Measuring the store, starts, the data plane, the reput, commits, planning, freshness, many batches, many topics, timers, interactive SQL, a simulated day"
@@ -91,7 +91,7 @@ evidence-due: $(READY) ## Say which parts of the evidence are older than the cod
 
 test-times: $(CLASSES) ## Run the tests and print where the time goes: CPU seconds, seconds waited, the dearest hundred (TIMES=tests/unit)
 	@echo "Running $(TIMES) with $(TEST_WORKERS) workers; the costs go to build/test-times.json"
-	@$(BIN)/python -m pytest -q -n $(TEST_WORKERS) --dist loadgroup --no-loadscope-reorder -p tests.suite.costs --costs build/test-times.json $(TIMES); \
+	@$(BIN)/python -m pytest -q -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder -p tests.suite.costs --costs build/test-times.json $(TIMES); \
 	status=$$?; $(BIN)/python -m tests.suite.costs build/test-times.json && exit $$status
 
 rounds: $(CLASSES) ## Run tests again and again beside busy processes (ROUNDS=10 BUSY=8 ROUNDS_OF=tests/interop)

@@ -16,21 +16,12 @@ from structured_streaming.interruptible import has_ended, jvm_of
 from structured_streaming.jvm_output import output_end
 from structured_streaming.sql import delta_session
 from tests.suite.evidence import EVIDENCE
+from tests.suite.scheduling import BySharing, in_order
 from tests.support.spark.jvm import environment
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-_DEAR = ("rocketmq", "spark")
-"""Fixtures of a session that are made once for all workers: they take many seconds to start, and much memory."""
-_LONGEST = (
-    *_DEAR,
-    "tests/interop/test_store_exchange.py",
-    "tests/interop/test_scale_out.py",
-    "tests/interop/test_catalogs.py",
-    "tests/interop/test_object_store.py",
-)
-"""Groups that begin first, so that no worker is left alone with one of them at the end."""
+    from xdist.remote import Producer
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -43,26 +34,16 @@ def pytest_configure(config: pytest.Config) -> None:
     config.add_cleanup(shared.close)
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist, which reads the groups in the same hook
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     long = [] if EVIDENCE else [item for item in items if item.get_closest_marker("evidence")]
     config.hook.pytest_deselected(items=long)
     for item in long:
         items.remove(item)
-    divide(items)
+    in_order(items)
 
 
-def divide(items: list[pytest.Item]) -> None:
-    """Groups for the workers (`--dist loadgroup`): a file stays in one, and so do all files that share a fixture of `_DEAR`."""
-    groups = {}
-    for item in items:
-        shared = [name for name in _DEAR if name in getattr(item, "fixturenames", ())]
-        if shared or item.path not in groups:
-            groups[item.path] = shared[0] if shared else str(item.path.relative_to(item.config.rootpath))
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group(groups[item.path]))
-    rank = {name: at for at, name in enumerate(_LONGEST)}
-    items.sort(key=lambda item: rank.get(groups[item.path], len(rank)))
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> BySharing:
+    return BySharing(config, log)
 
 
 @pytest.fixture(scope="session")

@@ -127,7 +127,7 @@ def pytest_command(asked: argparse.Namespace, outcomes: Path) -> list[str]:
     command = [sys.executable, "-m", "pytest", "-p", "tests.suite.outcomes", "--outcomes", str(outcomes)]
     patience = ["-p", "tests.suite.patience", "--patience", str(1 + asked.busy)]
     workers = (
-        ["-n", str(asked.workers), "--dist", "loadgroup", "--no-loadscope-reorder"] if asked.workers else []
+        ["-n", str(asked.workers), "--dist", "loadfile", "--no-loadscope-reorder"] if asked.workers else []
     )
     return [*command, *patience, *workers, *asked.paths]
 

@@ -21,7 +21,7 @@ BELOW = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {BURN!r}
 def test_ended_processes_below_are_counted(script: str) -> None:
     before = cpu_seconds(os.getpid())
     subprocess.run([sys.executable, "-c", script], check=True)
-    assert cpu_seconds(os.getpid()) - before >= 0.29
+    assert cpu_seconds(os.getpid()) - before > 0.2
 
 
 def test_live_processes_below_are_counted() -> None:
@@ -32,7 +32,7 @@ def test_live_processes_below_are_counted() -> None:
     ) as live:
         assert live.stdout is not None
         assert live.stdout.readline() == b"done\n"
-        assert cpu_seconds(os.getpid()) - before >= 0.29
+        assert cpu_seconds(os.getpid()) - before > 0.2
         live.communicate(b"\n")
 
 
