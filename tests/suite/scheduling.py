@@ -25,8 +25,8 @@ LONGEST = (
     "tests/interop/test_object_store.py",
 )
 """Groups that begin first, so that no worker is left alone with one of them at the end."""
-_REQUESTED = re.compile(rf"[(,]\s*({'|'.join(DEAR)})\s*[:,)]")
-"""A parameter of a test or of a fixture."""
+_REQUESTED = re.compile(rf"(?:[(,]\s*|usefixtures\(\")({'|'.join(DEAR)})\b\"?\s*[:,)]")
+"""A parameter of a test or of a fixture, or a mark."""
 
 
 @functools.cache
