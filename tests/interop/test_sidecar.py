@@ -85,15 +85,14 @@ def test_the_lake_of_a_real_broker_that_goes_on(tmp_path: Path) -> None:
         log = BrokerLog(sidecar.address, Access())
         ends = [log.describe().end]
         killed = False
-        while load.runs:
+        while load.runs or not killed:  # on a busy machine all may be sent before the lake has a segment
             ends.append(log.describe(1000, ends[-1] + BATCH).end)
             filled.reach(ends[-1])
-            if not killed and ends[-1] > 3 * SEGMENT:
+            if not killed and ends[-1] > SEGMENT:
                 broker.kill()
                 killed = True
                 broker.start()
         load.join()
-        assert killed
         assert ends == sorted(ends)
         broker.terminate()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lakebroker_testing.official_client import OfficialClient, when_started
+from lakebroker_testing.official_client import OfficialClient, OfficialClientError, when_started
 from tests.support.waiting import wait_until
 
 
@@ -11,7 +11,12 @@ def receive_all(official: OfficialClient, count: int) -> list[str]:
     found: list[str] = []
 
     def all_there() -> bool:
-        messages = when_started(official, "receive", max=32, invisible_s=30)["messages"]
+        try:
+            messages = when_started(official, "receive", max=32, invisible_s=30)["messages"]
+        except OfficialClientError as error:
+            if "DEADLINE_EXCEEDED" in str(error):
+                return False  # the client gave the call up before a busy machine had answered it: what it took comes again
+            raise
         if messages:
             assert official.call("ack", ids=[each["id"] for each in messages])["errors"] == {}
             found.extend(each["id"] for each in messages)
