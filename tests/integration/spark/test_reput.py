@@ -214,6 +214,7 @@ def test_segments_go_once_the_lake_has_them_and_the_session_stays_as_it_was(
     options = {
         **OPTIONS,
         "mappedFileSizeCommitLog": str(1 << 20),
+        "flushDiskType": "SYNC_FLUSH",  # a reput that ends by itself reads what is flushed
         "fileReservedTime": "0",
         "deleteWhen": ";".join(str(hour) for hour in range(24)),
         "cleanResourceInterval": "100",
