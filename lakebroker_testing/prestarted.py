@@ -82,7 +82,7 @@ class Forked:
         if self.returncode is None and select.select([self._status], [], [], timeout_s)[0]:
             told = os.read(self._status, 32)
             os.close(self._status)
-            # nothing is told by a server that was killed: its forks are killed with it
+            # a server that was killed sends nothing: nobody knows how the fork ended, and it counts as killed
             self.returncode = os.waitstatus_to_exitcode(int(told)) if told else -signal.SIGKILL
         return self.returncode
 
@@ -232,9 +232,8 @@ def _preload() -> None:
     ):
         importlib.import_module(name)
     for name in _PRELOADED:
-        with contextlib.suppress(
-            ModuleNotFoundError
-        ):  # of an extra that is not installed: its commands say so
+        # of an extra that is not installed: its commands name it
+        with contextlib.suppress(ModuleNotFoundError):
             importlib.import_module(name)
     assert "duckdb" not in sys.modules
     from broker_gateway.api.grpc import receive_columns

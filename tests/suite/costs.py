@@ -12,7 +12,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -138,10 +138,10 @@ def by_folder(costs: Mapping[str, Cost], depth: int = 3) -> dict[str, Cost]:
     return _grouped(costs, lambda name: "/".join(name.partition("::")[0].split("/")[:-1][:depth]))
 
 
-def _grouped(costs: Mapping[str, Cost], key: object) -> dict[str, Cost]:
+def _grouped(costs: Mapping[str, Cost], key: Callable[[str], str]) -> dict[str, Cost]:
     groups: dict[str, Cost] = {}
     for name, each in costs.items():
-        group = key(name)  # type: ignore[operator]
+        group = key(name)
         groups[group] = groups.get(group, Cost()) + each
     return groups
 

@@ -29,7 +29,10 @@ def wait_until(holds: Callable[[], T], what: object = "the condition", limit_s: 
 
 
 async def until(
-    holds: Callable[[], T | Awaitable[T]], what: object = "the condition", limit_s: float = LIMIT_S
+    holds: Callable[[], T | Awaitable[T]],
+    what: object = "the condition",
+    limit_s: float = LIMIT_S,
+    every_s: float = _EVERY_S,
 ) -> T:
     """`wait_until` for a test on an event loop; `holds` may be a coroutine function."""
     deadline = time.monotonic() + limit_s
@@ -42,7 +45,7 @@ async def until(
         assert time.monotonic() < deadline, (
             f"{what() if callable(what) else what} did not come in {limit_s} s"
         )
-        await asyncio.sleep(_EVERY_S)
+        await asyncio.sleep(every_s)
 
 
 class LoopClock:
@@ -61,7 +64,4 @@ class LoopClock:
 
     async def until(self, holds: Callable[[], object], what: object = "the condition") -> None:
         """`until` while the clock stands still: what is waited for comes over sockets."""
-        deadline = time.monotonic() + LIMIT_S
-        while not holds():
-            assert time.monotonic() < deadline, f"{what} did not come in {LIMIT_S} s"
-            await asyncio.sleep(0)
+        await until(holds, what, every_s=0)
