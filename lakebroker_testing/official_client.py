@@ -106,6 +106,11 @@ class OfficialClient:
         self._errors.close()
         self._home.cleanup()
 
+    def log_tail(self) -> str:
+        """The end of the client's own log, which alone has the reason of some of its errors."""
+        log = Path(self._home.name) / "logs" / "rocketmq_python" / "rocketmq_client.log"
+        return log.read_text(errors="replace")[-2000:] if log.exists() else f"no log at {log}"
+
     def _tail(self) -> str:
         self._errors.seek(0, os.SEEK_END)
         self._errors.seek(max(0, self._errors.tell() - 2000))
@@ -124,6 +129,8 @@ def when_started(official: OfficialClient, do: str, **arguments: Any) -> dict[st
         try:
             return official.call(do, **arguments)
         except OfficialClientError as error:
-            if not just_started(error) or time.monotonic() > deadline_s:
+            if not just_started(error):
                 raise
+            if time.monotonic() > deadline_s:
+                raise OfficialClientError(f"{error}, for a minute; {official.log_tail()}") from error
             time.sleep(0.5)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import shutil
 import socket
 import subprocess
@@ -25,6 +24,7 @@ from typing import IO
 from lakebroker_testing.cached import filled_once
 from lakebroker_testing.gateway import CACHE, ProcessError
 from lakebroker_testing.java_program import compiled
+from lakebroker_testing.ports import free_ports
 
 VERSION = "5.5.0"
 _CACHE = CACHE / f"rocketmq-{VERSION}"
@@ -88,29 +88,6 @@ def _fetch(folder: Path) -> None:
     )
     if fetched.returncode:
         raise ProcessError(f"Maven could not fetch RocketMQ {VERSION}: {fetched.stdout[-2000:]}")
-
-
-_PORTS = (12_000, 32_000)
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody has, with those that a broker derives from each (its fast port is 2 below).
-
-    They are below those that the system gives to outgoing connections, which may take any of these at any time.
-    """
-    found: list[int] = []
-    while len(found) < count:
-        port = random.randrange(*_PORTS, 4)
-        if port in found:
-            continue
-        with socket.socket() as low, socket.socket() as high:
-            try:
-                low.bind(("127.0.0.1", port - 2))
-                high.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        found.append(port)
-    return found
 
 
 class RocketMQ:

@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from lakebroker_testing.gateway import Gateway
-from lakebroker_testing.real_rocketmq import free_ports
+from lakebroker_testing.ports import free_ports
 from store.log_reader import LogReader
 from structured_streaming import absence, reput_query
 from structured_streaming.commit.delta_commit import LakeProgress

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from lakebroker_testing.gateway import ROOT, Gateway, Reput, command
-from lakebroker_testing.real_rocketmq import free_ports
+from lakebroker_testing.ports import free_ports
 from store.errors import OffsetOutOfRangeError
 from store.log_reader import LogReader
 from structured_streaming.maintenance.check import check_lake

@@ -20,7 +20,8 @@ from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_testing.client import Client
 from lakebroker_testing.gateway import Gateway, NameServer
 from lakebroker_testing.official_client import OfficialClient, when_started
-from lakebroker_testing.real_rocketmq import RocketMQ, free_ports
+from lakebroker_testing.ports import free_ports
+from lakebroker_testing.real_rocketmq import RocketMQ
 from store.log.record import decode_record, offset_msg_id
 from tests.support.brokers.telemetry_client import TelemetryClient, answered, consumer_settings
 from tests.support.rocketmq.foreign_clients import OFFICIAL

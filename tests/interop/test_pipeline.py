@@ -16,7 +16,7 @@ import yaml
 from deltalake import DeltaTable
 
 from lakebroker_testing.gateway import ROOT
-from lakebroker_testing.real_rocketmq import free_ports
+from lakebroker_testing.ports import free_ports
 from tests.suite.evidence import LONG
 from tests.support.lakes.staged import StagedLake
 from tests.support.logs.views import BEGIN_MS, MINUTE, ViewLog

@@ -18,7 +18,8 @@ from broker_gateway.protocol.body.topic_config import DataVersion
 from broker_gateway.protocol.codes import RequestCode, ResponseCode
 from broker_gateway.protocol.command import Command
 from lakebroker_testing.gateway import Gateway, NameServer
-from lakebroker_testing.real_rocketmq import RocketMQ, free_ports
+from lakebroker_testing.ports import free_ports
+from lakebroker_testing.real_rocketmq import RocketMQ
 from tests.suite.evidence import LONG
 from tests.support.machines.partition import Partition
 from tests.support.rocketmq.mqadmin import MqAdmin

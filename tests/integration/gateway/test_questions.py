@@ -6,7 +6,6 @@ import gzip
 import json
 import os
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -33,6 +32,7 @@ from lakebroker_testing.client import OPTIONS, Client
 from lakebroker_testing.gateway import Gateway
 from lakebroker_testing.logs import LogWriter
 from lakebroker_testing.messages import message, send_request
+from lakebroker_testing.ports import free_ports
 from lakebroker_testing.prestarted import Process, start
 from structured_streaming.embedded.engine import EmbeddedEngine
 from structured_streaming.lake import create_tables
@@ -472,5 +472,4 @@ def test_a_topic_that_is_not_there_is_said(all_of_it: Asked, question: str) -> N
 @pytest.fixture
 def closed_port() -> str:
     """Of this machine, that nobody listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return f"127.0.0.1:{server.getsockname()[1]}"
+    return f"127.0.0.1:{free_ports(1)[0]}"

@@ -36,6 +36,7 @@ from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_testing import prestarted
 from lakebroker_testing.client import Client
 from lakebroker_testing.gateway import Gateway, NameServer
+from lakebroker_testing.ports import free_ports
 from tests.support.brokers.clusters import routes
 from tests.support.brokers.running import running
 from tests.support.waiting import until, wait_until
@@ -454,9 +455,7 @@ def test_brokers_that_are_no_lakebrokers_and_one_that_lies(tmp_path: Path, name_
 
 
 def test_several_processes_with_a_name_server_in_the_first(tmp_path: Path) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    (port,) = free_ports(1)
     settings = {
         "storePathRootDir": str(tmp_path / "stores"),
         "grpcServerPort": "0",

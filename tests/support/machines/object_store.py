@@ -15,7 +15,7 @@ from pathlib import Path
 
 from lakebroker_testing.cached import filled_once
 from lakebroker_testing.gateway import ROOT, ProcessError
-from lakebroker_testing.real_rocketmq import free_ports
+from lakebroker_testing.ports import free_ports
 
 _MODULE = "github.com/versity/versitygw/cmd/versitygw@v1.8.0"
 _CACHE = ROOT / ".cache" / "versitygw"

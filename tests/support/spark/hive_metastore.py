@@ -12,7 +12,7 @@ from pathlib import Path
 import pyspark
 
 from lakebroker_testing.gateway import ProcessError
-from lakebroker_testing.real_rocketmq import free_ports
+from lakebroker_testing.ports import free_ports
 
 _SITE = """<configuration>
 <property><name>javax.jdo.option.ConnectionURL</name><value>jdbc:derby:;databaseName={folder}/database;create=true</value></property>

@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 from broker_gateway.cli.admin_commands import _when
 from broker_gateway.cli.gateway_calls import failed
 from broker_gateway.cli.main import app
+from lakebroker_testing.ports import free_ports
 from store.log.record import Host, PendingRecord
 from store.message_store import MessageStore
 from store.opening import StoreOptions
@@ -37,8 +38,7 @@ HOST = Host("127.0.0.1", 10911)
 @pytest.fixture
 def closed_port() -> str:
     """Of this machine, that nobody listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return f"127.0.0.1:{server.getsockname()[1]}"
+    return f"127.0.0.1:{free_ports(1)[0]}"
 
 
 def said(*arguments: str) -> str:
@@ -280,8 +280,7 @@ def test_a_reput_that_is_stopped_before_it_reads_says_so(
 
 
 def test_brokers_that_do_not_answer_are_named_once(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as two:
-        closed = [f"127.0.0.1:{each.getsockname()[1]}" for each in (one, two)]
+    closed = [f"127.0.0.1:{each}" for each in free_ports(2)]
     text = said("reput", "--once", "--brokers", ",".join(closed), "--lake", str(tmp_path / "lake"))
     assert (
         text

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import socket
 import struct
 
 import pytest
 
+from lakebroker_testing.ports import free_ports
 from structured_streaming.errors import SourceError, UnreachableError
 from structured_streaming.source import remoting
 from structured_streaming.source.name_servers import NameServers, masters, name_servers, target_of
@@ -89,8 +89,7 @@ def test_a_server_that_says_nothing_or_half_of_it_is_waited_for_no_longer_than_a
 
 
 def test_name_servers_that_do_not_answer_are_named() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        closed = f"127.0.0.1:{server.getsockname()[1]}"
+    closed = f"127.0.0.1:{free_ports(1)[0]}"
     with answering(b"junk") as wrong, pytest.raises(UnreachableError, match="no name server answers") as told:
         NameServers([closed, wrong]).look()
     assert closed in str(told.value)
@@ -98,8 +97,7 @@ def test_name_servers_that_do_not_answer_are_named() -> None:
 
 
 def test_one_that_answers_is_enough() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        closed = f"127.0.0.1:{server.getsockname()[1]}"
+    closed = f"127.0.0.1:{free_ports(1)[0]}"
     with answering(frame({"code": 0, "opaque": 1}, LAKEBROKER.format(8081).encode())) as broker:
         table = {
             "brokerAddrTable": {"a": {"brokerAddrs": {"0": broker}}, "b": {"brokerAddrs": {"0": closed}}}

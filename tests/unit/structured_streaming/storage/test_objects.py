@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import socket
 import ssl
 import threading
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ import pytest
 from pyarrow.fs import SubTreeFileSystem
 
 from broker_gateway.transport.certificates import trial_certificate
+from lakebroker_testing.ports import free_ports
 from structured_streaming.errors import StoreAwayError
 from structured_streaming.storage.objects import ObjectFolder
 
@@ -70,9 +70,7 @@ def test_a_store_that_will_never_do_it_is_not(status: int, monkeypatch: pytest.M
 
 
 def test_nobody_there_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free_ports(1)[0]}")
     with pytest.raises(StoreAwayError):
         ObjectFolder("s3://bucket", "lake").names()
 

@@ -18,6 +18,7 @@ from broker_gateway.cli.console.replays import Replays
 from broker_gateway.cli.gateway_calls import Reached
 from broker_gateway.cli.main import app
 from broker_gateway.transport.certificates import trial_certificate
+from lakebroker_testing.ports import free_ports
 from structured_streaming.lake import create_tables
 
 ROOT = Path(__file__).resolve().parents[5]
@@ -119,8 +120,7 @@ def test_the_port_of_a_databricks_app_is_taken_and_a_wrong_one_is_named(
 ) -> None:
     monkeypatch.setenv("DATABRICKS_APP_PORT", "http")
     assert "DATABRICKS_APP_PORT=http is no port" in refused("--behind-proxy")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    (port,) = free_ports(1)
     monkeypatch.setenv("DATABRICKS_APP_PORT", str(port))
     listening = command._listening(None, None, None, (None, None), True)
     with listening.port as made:
