@@ -5,6 +5,7 @@ A batch needs none of this (`table_log.py`); who rewrites, removes or checks fil
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -104,7 +105,7 @@ class Snapshot:
     @property
     def schema(self) -> pa.Schema:
         """The table's columns, also those that were added to it."""
-        return pa.schema(Schema.from_json(self.schema_json).to_arrow())
+        return _schema(self.schema_json)
 
     def changed_since(self, version: int) -> Changed | None:
         """Of what the table had at `version`, what it has not any more, and what it has besides, as the commits tell; None
@@ -199,6 +200,12 @@ class Snapshot:
 
     def _error(self, error: Exception) -> LakeError:
         return LakeError(f"table {self._folder}: {error}; its log cannot be read")
+
+
+@functools.lru_cache
+def _schema(stated: str) -> pa.Schema:
+    """Versions of a table nearly always have the same one."""
+    return pa.schema(Schema.from_json(stated).to_arrow())
 
 
 def read_rows(folder: Folder, snapshot: Snapshot, schema: pa.Schema) -> Iterator[pa.Table]:

@@ -86,4 +86,5 @@ def parts(folder: Folder, file: DataFile, schema: pa.Schema) -> Iterator[Part]:
 def _column(rows: pa.Table, field: pa.Field, count: int) -> pa.ChunkedArray:
     if field.name not in rows.column_names:
         return pa.chunked_array([pa.nulls(count, field.type)])
-    return rows[field.name].cast(field.type)
+    column = rows[field.name]
+    return column if column.type == field.type else column.cast(field.type)
