@@ -19,8 +19,8 @@ from deltalake import DeltaTable
 from typer.testing import CliRunner
 
 from broker_gateway.cli.main import app
-from lakebroker_testing.gateway import ROOT, command
 from lakebroker_testing.logs import LogWriter
+from lakebroker_testing.prestarted import Process, start
 from structured_streaming.maintenance.check import check_lake
 from tests.suite.evidence import EVIDENCE
 from tests.support.lakes.checks import assert_exact
@@ -48,18 +48,17 @@ class GrowingLake:
         self._writer.store.flush()
         reput(self.store, str(self.lake))
 
-    def maintenance(self) -> subprocess.Popen[bytes]:
+    def maintenance(self) -> Process:
         """That goes on until it is ended."""
         with self.errors.open("ab") as output:
-            return subprocess.Popen(
-                command("maintain", "--lake", str(self.lake), "--iceberg", *SMALL, "--every", "1s"),
-                cwd=ROOT,
+            return start(
+                *("maintain", "--lake", str(self.lake), "--iceberg", *SMALL, "--every", "1s"),
                 stdout=subprocess.DEVNULL,
                 stderr=output,
                 start_new_session=True,
             )
 
-    def grow_until(self, reached: Callable[[], bool], *processes: subprocess.Popen[bytes]) -> None:
+    def grow_until(self, reached: Callable[[], bool], *processes: Process) -> None:
         """A batch after the other while all processes go on."""
 
         def grown() -> bool:
@@ -75,7 +74,7 @@ class GrowingLake:
             return 0
         return opened(self.lake, "messages").metadata.last_sequence_number
 
-    def grow_until_mirrored(self, *processes: subprocess.Popen[bytes]) -> None:
+    def grow_until_mirrored(self, *processes: Process) -> None:
         before = self.snapshots()
         self.grow_until(lambda: self.snapshots() > before, *processes)
 
@@ -117,7 +116,7 @@ def test_maintenance_is_killed_again_and_again_and_two_at_once_are_stopped(
     assert "OPTIMIZE" in operations[:-1]
 
 
-def end(process: subprocess.Popen[bytes], number: int) -> int:
+def end(process: Process, number: int) -> int:
     if process.poll() is None:
         os.killpg(process.pid, number)
     return process.wait()

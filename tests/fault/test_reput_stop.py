@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from lakebroker_testing.gateway import ROOT, command
+from lakebroker_testing.prestarted import start
 from structured_streaming import reput_options, reput_query
 from structured_streaming.commit.report import BatchReport
 from structured_streaming.errors import LakeError, StoppedError
@@ -36,20 +36,47 @@ def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(reput_query, name, value)
 
 
-def reput(tmp_path: Path, *arguments: str) -> subprocess.Popen[str]:
+class Running:
     """A reput in a process group of its own, whose temporary files are in `tmp`, and its standard error in `errors`."""
-    temporary = tmp_path / "tmp"
-    temporary.mkdir(exist_ok=True)
-    with (tmp_path / "errors").open("wb") as errors:
-        return subprocess.Popen(
-            command("reput", *arguments, "--lake", str(tmp_path / "lake"), "--json"),
-            cwd=ROOT,
-            env=os.environ | {"TMPDIR": str(temporary)},
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-            start_new_session=True,
-        )
+
+    def __init__(self, folder: Path, *arguments: str) -> None:
+        self.folder = folder
+        temporary = folder / "tmp"
+        temporary.mkdir(exist_ok=True)
+        reading, writing = os.pipe()
+        with (folder / "errors").open("wb") as errors, os.fdopen(writing, "wb") as output:
+            self.process = start(
+                *("reput", *arguments, "--lake", str(folder / "lake"), "--json"),
+                stdout=output,
+                stderr=errors,
+                env=os.environ | {"TMPDIR": str(temporary)},
+                start_new_session=True,
+            )
+        self._reports = os.fdopen(reading)
+
+    def lag(self) -> int:
+        """What its next batch leaves to read, bytes."""
+        return int(json.loads(self._reports.readline())["lag_bytes"])
+
+    def jvm(self) -> int:
+        (jvm,) = [
+            pid for pid in children(self.process.pid) if Path(f"/proc/{pid}/comm").read_text() == "java\n"
+        ]
+        return jvm
+
+    def ended(self) -> tuple[int, list[str]]:
+        """Its status and what it told, once it ended."""
+        try:
+            status = self.process.wait(LIMIT_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+            raise AssertionError(f"it did not end: {told(self.folder)}") from None
+        finally:
+            self._reports.close()
+        lines = told(self.folder)
+        assert not [line for line in lines if "Traceback" in line or "py4j" in line]
+        return status, lines
 
 
 def told(tmp_path: Path) -> list[str]:
@@ -62,30 +89,6 @@ def wait_until_told(tmp_path: Path, line: str, times: int = 1) -> None:
     wait_until(lambda: told(tmp_path).count(line) == times, lambda: told(tmp_path))
 
 
-def ended(process: subprocess.Popen[str], tmp_path: Path) -> list[str]:
-    """What it told, once it ended."""
-    try:
-        process.communicate(timeout=LIMIT_S)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
-        raise AssertionError(f"it did not end: {told(tmp_path)}") from None
-    lines = told(tmp_path)
-    assert not [line for line in lines if "Traceback" in line or "py4j" in line]
-    return lines
-
-
-def lag(process: subprocess.Popen[str]) -> int:
-    """What its next batch leaves to read, bytes."""
-    assert process.stdout is not None
-    return int(json.loads(process.stdout.readline())["lag_bytes"])
-
-
-def jvm_of(process: subprocess.Popen[str]) -> int:
-    (jvm,) = [pid for pid in children(process.pid) if Path(f"/proc/{pid}/comm").read_text() == "java\n"]
-    return jvm
-
-
 def assert_nothing_is_left(tmp_path: Path) -> None:
     left = [path.name for path in (tmp_path / "tmp").iterdir() if "hsperf" not in path.name]
     assert not left, f"temporary files are left: {left}"
@@ -96,13 +99,13 @@ def test_a_jvm_that_dies_is_started_again_and_a_signal_to_the_process_group_ends
     tmp_path: Path, number: signal.Signals
 ) -> None:
     store, lake = written(tmp_path / "store", "broker-a", 8000), tmp_path / "lake"
-    process = reput(tmp_path, "--store", str(store), "--batch-bytes", str(1 << 20))
-    assert lag(process) > 0
-    os.kill(jvm_of(process), signal.SIGKILL)
+    running = Running(tmp_path, "--store", str(store), "--batch-bytes", str(1 << 20))
+    assert running.lag() > 0
+    os.kill(running.jvm(), signal.SIGKILL)
     wait_until_told(tmp_path, f"reading 1 log from {store}", times=2)
-    os.killpg(process.pid, number)
-    *lines, last = ended(process, tmp_path)
-    assert process.returncode == 0, lines
+    os.killpg(running.process.pid, number)
+    status, (*lines, last) = running.ended()
+    assert status == 0, lines
     assert lines == [
         "starting Spark ...",
         f"reading 1 log from {store}",
@@ -120,13 +123,13 @@ def test_a_jvm_that_dies_is_started_again_and_a_signal_to_the_process_group_ends
 @LONG
 def test_a_run_that_ends_by_itself_goes_on_when_its_jvm_died(tmp_path: Path) -> None:
     store = written(tmp_path / "store", "broker-a", 8000)
-    process = reput(tmp_path, "--store", str(store), "--batch-bytes", str(1 << 20), "--once")
-    assert lag(process) > 0
-    os.kill(jvm_of(process), signal.SIGKILL)
-    while lag(process):
+    running = Running(tmp_path, "--store", str(store), "--batch-bytes", str(1 << 20), "--once")
+    assert running.lag() > 0
+    os.kill(running.jvm(), signal.SIGKILL)
+    while running.lag():
         pass
-    lines = ended(process, tmp_path)
-    assert (process.returncode, lines.count("starting Spark ...")) == (0, 2), lines
+    status, lines = running.ended()
+    assert (status, lines.count("starting Spark ...")) == (0, 2), lines
     assert_nothing_is_left(tmp_path)
     assert assert_exact(tmp_path / "lake", store)["messages"] == 8000
 
@@ -151,11 +154,11 @@ def test_a_run_that_was_to_end_by_itself_says_what_it_reached(tmp_path: Path, nu
 
 def test_a_run_that_is_stopped_while_spark_starts_ends_with_it(tmp_path: Path) -> None:
     store = written(tmp_path / "store", "broker-a", 1)
-    process = reput(tmp_path, "--store", str(store), "--once")
+    running = Running(tmp_path, "--store", str(store), "--once")
     wait_until_told(tmp_path, "starting Spark ...")
-    process.send_signal(signal.SIGINT)
-    _, last = ended(process, tmp_path)
-    assert process.returncode == 130, last
+    running.process.send_signal(signal.SIGINT)
+    status, (_, last) = running.ended()
+    assert status == 130, last
     assert last.startswith("stopped by SIGINT before everything was read: the lake ")
     assert last.endswith("is at the beginning; run it again to go on")
     assert_nothing_is_left(tmp_path)
@@ -165,16 +168,16 @@ def test_a_run_that_is_stopped_while_spark_starts_ends_with_it(tmp_path: Path) -
 def test_a_second_signal_ends_a_run_whose_jvm_hangs(tmp_path: Path) -> None:
     """What becomes of the signals is in tests/unit/structured_streaming/test_stopping.py."""
     store = written(tmp_path / "store", "broker-a", 100)
-    process = reput(tmp_path, "--store", str(store))
-    assert lag(process) == 0
-    jvm = jvm_of(process)
+    running = Running(tmp_path, "--store", str(store))
+    assert running.lag() == 0
+    jvm = running.jvm()
     os.kill(jvm, signal.SIGSTOP)
-    process.send_signal(signal.SIGTERM)
+    running.process.send_signal(signal.SIGTERM)
     with pytest.raises(subprocess.TimeoutExpired):
-        process.wait(3)
-    process.send_signal(signal.SIGTERM)
-    *_, last = ended(process, tmp_path)
-    assert process.returncode == 0, last
+        running.process.wait(3)
+    running.process.send_signal(signal.SIGTERM)
+    status, (*_, last) = running.ended()
+    assert status == 0, last
     assert last.startswith(f"stopped; the lake {tmp_path / 'lake'} is at ")
     assert not Path(f"/proc/{jvm}").exists()
 

@@ -16,7 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 from broker_gateway.cli.main import app
-from lakebroker_testing.gateway import ROOT, command
+from lakebroker_testing.prestarted import Process, start
 from structured_streaming.commit.upkeep_log import read_upkeep
 from structured_streaming.maintenance.check import check_lake
 from structured_streaming.storage.local import LocalFolder
@@ -31,11 +31,9 @@ SEED = random.randrange(1 << 32)
 RULES = "orders=2d,audit-*=forever,*=4d"
 
 
-def started(*arguments: str, errors: Path) -> subprocess.Popen[bytes]:
+def started(*arguments: str, errors: Path) -> Process:
     with errors.open("ab") as output:
-        return subprocess.Popen(
-            command(*arguments), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=output, start_new_session=True
-        )
+        return start(*arguments, stdout=subprocess.DEVNULL, stderr=output, start_new_session=True)
 
 
 def run(*arguments: str) -> None:
@@ -49,7 +47,7 @@ def maintained(lake: AgedLake) -> bool:
     return bool(read_upkeep(LocalFolder(lake.lake)).promised)
 
 
-def killed(process: subprocess.Popen[bytes]) -> bool:
+def killed(process: Process) -> bool:
     """Ends it; whether it was still running."""
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGKILL)

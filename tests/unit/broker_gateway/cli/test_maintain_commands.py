@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
-import subprocess
 import sys
 from datetime import UTC, datetime, timedelta, tzinfo
 from pathlib import Path
@@ -17,12 +17,13 @@ from typer.testing import CliRunner, Result
 
 from broker_gateway.cli import maintain_commands
 from broker_gateway.cli.main import app
-from lakebroker_testing.gateway import ROOT, command
+from lakebroker_testing.prestarted import start
 from structured_streaming.commit.table_log import TableLog
 from structured_streaming.staging.table_file import write_file
 from structured_streaming.storage.local import LocalFolder
 from structured_streaming.tables import MESSAGES, TABLES
 from tests.support.lakes.maintained import ReputLake, assert_same
+from tests.support.waiting import LIMIT_S
 
 
 def run(*arguments: str) -> Result:
@@ -178,24 +179,27 @@ def test_what_is_no_lake_is_refused(tmp_path: Path, arguments: tuple[str, ...]) 
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_rounds_with_status_0(lake: ReputLake, number: signal.Signals) -> None:
-    process = subprocess.Popen(
-        command("maintain", "--lake", str(lake.lake), "--every", "1s", "--json"),
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert process.stdout is not None
-        for _ in range(16):  # in the second round
-            assert json.loads(process.stdout.readline())["problems"] == []
-        process.send_signal(number)
-        _, errors = process.communicate(timeout=120)
-    finally:
-        process.kill()
-        process.wait()
-    assert (process.returncode, errors) == (0, f"lakebroker: stopped by {number.name}\n")
+def test_a_signal_ends_rounds_with_status_0(lake: ReputLake, number: signal.Signals, tmp_path: Path) -> None:
+    reading, writing = os.pipe()
+    with (
+        os.fdopen(reading) as rounds,
+        os.fdopen(writing, "wb") as output,
+        (tmp_path / "errors").open("wb") as errors,
+    ):
+        process = start(
+            *("maintain", "--lake", str(lake.lake), "--every", "1s", "--json"), stdout=output, stderr=errors
+        )
+        output.close()
+        try:
+            for _ in range(16):  # in the second round
+                assert json.loads(rounds.readline())["problems"] == []
+            process.send_signal(number)
+            status = process.wait(LIMIT_S)
+        finally:
+            process.kill()
+            process.wait()
+    said = (tmp_path / "errors").read_text()
+    assert (status, said) == (0, f"lakebroker: stopped by {number.name}\n")
 
 
 def test_rules_of_retention_are_kept_in_the_lake(lake: ReputLake) -> None:
