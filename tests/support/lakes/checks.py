@@ -61,12 +61,17 @@ class Held(NamedTuple):
 
 def assert_exact_below_progress(lake: Path, *stores: Path | LogReader) -> Held:
     """Every row key below the progress is there exactly once, while a batch may be under way."""
+    return assert_keys_below_progress(lake, expected_keys(*stores))
+
+
+def assert_keys_below_progress(lake: Path, keys: Mapping[str, Keys]) -> Held:
+    """As `assert_exact_below_progress`, of logs with these row keys."""
     ends: dict[tuple[str, str], int] = {}
     for row in rows(lake, "reput_progress").to_pylist():
         log = row["broker"], row["log_id"]
         ends[log] = max(ends.get(log, 0), row["end_offset"])
     beyond = 0
-    for name, expected in expected_keys(*stores).items():
+    for name, expected in keys.items():
         held = _held(lake, name)
         below = _below(held, ends)
         _assert_same(name, below, _below(expected, ends))

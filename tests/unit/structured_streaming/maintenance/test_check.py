@@ -27,12 +27,12 @@ from structured_streaming.staging.wanted import Wanted
 from structured_streaming.storage.delta_names import SPARK_APPLICATION
 from structured_streaming.storage.local import LocalFolder
 from structured_streaming.tables import REPUT_PROGRESS
-from tests.support.lakes.maintained import ReputLake
+from tests.support.lakes.maintained import ReputLake, rows_of
 
 
 @pytest.fixture(scope="module")
 def filled(tmp_path_factory: pytest.TempPathFactory) -> ReputLake:
-    made = ReputLake(tmp_path_factory.mktemp("filled"), damage=30_000)
+    made = ReputLake(tmp_path_factory.mktemp("filled"), batch_bytes=40_000, damage=50_000)
     made.fill()
     return made
 
@@ -52,11 +52,11 @@ def first(lake: ReputLake, table: str) -> tuple[TableLog, DataFile]:
     return TableLog(folder), min(Snapshot(folder).files.values(), key=lambda file: file.path)
 
 
-@pytest.mark.parametrize("rows", [windows.WINDOW_ROWS, 100])
-def test_a_whole_lake(filled: ReputLake, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_whole_lake(filled: ReputLake, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also with damage in which batches ended, and by windows of few rows."""
-    monkeypatch.setattr(windows, "WINDOW_ROWS", rows)
-    monkeypatch.setattr(check_log, "WINDOW_ROWS", rows)
+    assert problems(filled) == []
+    monkeypatch.setattr(windows, "WINDOW_ROWS", 100)
+    monkeypatch.setattr(check_log, "WINDOW_ROWS", 100)
     assert problems(filled) == []
     counts = {findings.what: findings.rows for findings in check_lake(str(filled.lake))}
     assert counts["quarantine"] > 1, "no batch ends within the damage"
@@ -187,7 +187,7 @@ def gap(lake: ReputLake) -> None:
     files = sorted(
         Snapshot(folder).files.values(), key=lambda file: file.statistics["minValues"]["end_offset"]
     )
-    TableLog(folder).rewrite([(files[2].path, files[2].size)], [])
+    TableLog(folder).rewrite([(files[1].path, files[1].size)], [])
 
 
 def progress_alone(lake: ReputLake) -> None:
@@ -260,10 +260,10 @@ def places(rows: pa.Table) -> set[tuple[str, str, int]]:
 def test_messages_that_are_lost_are_found_without_the_log(
     filled: ReputLake, lake: ReputLake, harm: Callable[[ReputLake], None]
 ) -> None:
-    before = filled.rows()
+    before = places(rows_of(filled.lake, "messages"))
     harm(lake)
-    indexed = places(before["consume_queue"])
-    lost = len((places(before["messages"]) - places(lake.rows()["messages"])) & indexed)
+    indexed = places(rows_of(filled.lake, "consume_queue"))
+    lost = len((before - places(rows_of(lake.lake, "messages"))) & indexed)
     said = {findings.what: findings.problems for findings in check_lake(str(lake.lake))}
     assert len(said["messages"]) == 2
     assert f"{lost:,} rows are missing, to which rows of consume_queue point, such as" in said["messages"][0]
@@ -272,10 +272,10 @@ def test_messages_that_are_lost_are_found_without_the_log(
 
 
 def test_tables_that_were_left_out_for_a_time_lack_nothing(tmp_path: Path) -> None:
-    lake = ReputLake(tmp_path)
-    lake.fill(3)
+    lake = ReputLake(tmp_path, batch_bytes=40_000)
+    lake.fill(2)
     lake.sink = DeltaCommitSink(lake.location, wanted=Wanted(frozenset(["consume_queue"])))
-    lake.fill(3)
+    lake.fill(2)
     lake.sink = DeltaCommitSink(lake.location)
     lake.fill()
     assert problems(lake) == []

@@ -26,6 +26,7 @@ from structured_streaming.maintenance.maintain import maintain
 from structured_streaming.storage.folder import Folder
 from structured_streaming.storage.local import LocalFolder
 from structured_streaming.tables import TABLES
+from tests.suite.evidence import LONG
 from tests.support.lakes.checks import assert_exact, assert_exact_below_progress
 from tests.support.lakes.dying_calls import DyingCalls
 from tests.support.lakes.maintained import ReputLake, assert_same, reput, rows_of
@@ -163,8 +164,8 @@ def test_a_reput_goes_on_from_a_copy_without_a_row_twice_or_missing(lake: ReputL
 
 
 def test_while_batches_and_maintenance_come_in_between(tmp_path: Path, to: Path) -> None:
-    lake = ReputLake(tmp_path, batch_bytes=8_000)
-    lake.fill(6)
+    lake = ReputLake(tmp_path, batch_bytes=16_000)
+    lake.fill(3)
     calls: Iterator[int] = iter(range(10**6))
 
     def meanwhile(table: str, file: DataFile) -> None:
@@ -204,7 +205,7 @@ def test_files_that_the_lake_removes_on_the_way(lake: ReputLake, to: Path) -> No
 STEPS = ("put_if_absent", "make", "remove", "take", "make_durable", "derive")
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("when", [pytest.param("before", marks=LONG), "after"])
 def test_killed_at_any_step_the_next_call_goes_on(
     lake: ReputLake, to: Path, when: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
