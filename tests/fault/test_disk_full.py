@@ -28,7 +28,7 @@ BODY = b"x" * 50_000
 
 
 class SmallDisk:
-    """A tmpfs in a mount namespace of its own, kept by a process; `wrapper` enters it."""
+    """A tmpfs in a mount namespace of its own, kept by a process."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir()
@@ -41,8 +41,6 @@ class SmallDisk:
         )
         assert self._holder.stdout is not None
         assert self._holder.stdout.readline() == "mounted\n", "no user namespace, or no tmpfs in it"
-        enter = ["nsenter", f"--target={self._holder.pid}", "--user", "--mount", "--preserve-credentials"]
-        self.wrapper = [*enter, f"--wd={Path.cwd()}"]
 
     def path(self, name: str) -> Path:
         """A file on the disk, seen from outside."""
@@ -81,9 +79,8 @@ def disk(tmp_path: Path) -> Iterator[SmallDisk]:
 def broker(folder: Path, disk: SmallDisk, segment: int = SEGMENT, **options: str) -> Gateway:
     return Gateway(
         folder,
-        wrapper=disk.wrapper,
         **OPTIONS,
-        storePathRootDir=str(disk.folder / "store"),
+        storePathRootDir=str(disk.path("store")),
         mappedFileSizeCommitLog=str(segment),
         cleanFileForciblyEnable="false",
         cleanResourceInterval="100",
@@ -159,14 +156,14 @@ def test_a_log_of_before_that_has_no_room_to_say_whose_it_is(tmp_path: Path, dis
     options = {
         **OPTIONS,
         "storePathRootDir": str(tmp_path / "root"),
-        "storePathCommitLog": str(disk.folder / "log"),
+        "storePathCommitLog": str(disk.path("log")),
         "mappedFileSizeCommitLog": str(SEGMENT),
     }
     other = {"storePathRootDir": str(tmp_path / "other-root")}
     (tmp_path / "other-root" / "commitlog").mkdir(parents=True)  # a store whose option is wrong
     owner = disk.path("log/.lakebroker/owner.json")
     no_room = "has no room for what says whose it is"
-    with Gateway(tmp_path / "gateway", wrapper=disk.wrapper, **options) as gateway:
+    with Gateway(tmp_path / "gateway", **options) as gateway:
         client = Client(gateway.address)
         sent = {client.send("t", BODY).entries[0].message_id for _ in range(5)}
         client.channel.close()
@@ -175,7 +172,7 @@ def test_a_log_of_before_that_has_no_room_to_say_whose_it_is(tmp_path: Path, dis
         disk.fill()
         gateway.start()
         with pytest.raises(ProcessError, match="another process has"):
-            Gateway(tmp_path / "other", wrapper=disk.wrapper, **options | other).start()
+            Gateway(tmp_path / "other", **options | other).start()
         client = Client(gateway.address)
         assert take_all(client) == sent
         client.channel.close()
