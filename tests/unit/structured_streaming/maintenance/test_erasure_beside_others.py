@@ -43,14 +43,18 @@ DECLARED = Declaration(TOPIC, TYPED, JSON, (Schema(1, json.dumps(SCHEMA)),))
 BATCHES = 2
 
 
-@pytest.fixture
-def lake(tmp_path: Path) -> MarkedLake:
+@pytest.fixture(scope="module")
+def unfilled(tmp_path_factory: pytest.TempPathFactory) -> MarkedLake:
     """With a typed table that nobody has filled."""
-    made = MarkedLake(tmp_path)
+    made = MarkedLake(tmp_path_factory.mktemp("unfilled"))
     made.write(BATCHES)
     declare(made.folder, DECLARED)
-    made.remember()
     return made
+
+
+@pytest.fixture
+def lake(unfilled: MarkedLake, tmp_path: Path) -> MarkedLake:
+    return unfilled.copied(tmp_path / "copy")
 
 
 def once(monkeypatch: pytest.MonkeyPatch, where: Any, name: str, meanwhile: Callable[[], object]) -> None:
