@@ -22,6 +22,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
+from structured_streaming.without_pandas import leave_pandas_out
+
 ROOT = Path(__file__).resolve().parent.parent
 """Where the packages are: a checkout, or where they are installed."""
 _PRELOADED = (
@@ -327,6 +329,7 @@ def _end_all(running: dict[int, int]) -> None:
 
 
 def _main() -> None:
+    leave_pandas_out()
     _preload()
     request = _serve(socket.socket(fileno=int(sys.argv[1])))
     if request is None:

@@ -15,6 +15,7 @@ from structured_streaming.interruptible import has_ended, nothing_logged
 from structured_streaming.jvm_output import jvm_output_to_file
 from structured_streaming.provided_session import DEFAULT_MASTER, made_here
 from structured_streaming.scratch import scratch_folder
+from structured_streaming.without_pandas import OF_WORKERS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -60,6 +61,7 @@ def reput_session(
         "spark.sql.streaming.stopTimeout": "30s",
         **_addresses(master, driver_host),
         **{f"spark.executorEnv.{name}": value for name, value in _OF_WORKERS.items()},
+        f"spark.executorEnv.{OF_WORKERS}": "1",
     }
     if is_local(master):  # there they have the JVM's environment
         for name, value in _OF_WORKERS.items():

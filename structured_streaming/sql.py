@@ -34,6 +34,7 @@ from structured_streaming.tables import TABLES
 from structured_streaming.union.instants import age_of
 from structured_streaming.union.lakes import CatalogLake, FolderLake, ReadableLake
 from structured_streaming.union.tables import UnionTables, register_as_of
+from structured_streaming.without_pandas import let_pandas_in
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -126,6 +127,7 @@ def delta_session(master: str = "", lake: Folder | None = None, *, catalogs: boo
         refuse_address(there, master)
         check_delta(there)
         return beside(there)
+    let_pandas_in()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     builder = (

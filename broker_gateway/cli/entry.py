@@ -26,6 +26,7 @@ import signal
 import threading
 
 from structured_streaming.provided_session import is_hosted
+from structured_streaming.without_pandas import leave_pandas_out
 
 
 class CommandError(Exception):
@@ -35,6 +36,8 @@ class CommandError(Exception):
 def run() -> None:
     """Runs the command. Commands that have something to end take signals themselves."""
     hosted = is_hosted()
+    if not hosted:
+        leave_pandas_out()
     alone = not hosted and threading.current_thread() is threading.main_thread()
     if alone and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # else whoever started it ignores them

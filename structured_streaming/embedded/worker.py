@@ -45,6 +45,7 @@ from structured_streaming.embedded.running import Running, Watch, not_stopped, s
 from structured_streaming.embedded.status import FATAL, NOT_STOPPED
 from structured_streaming.errors import LakeError, NotThereError
 from structured_streaming.scratch import remove_all
+from structured_streaming.without_pandas import leave_pandas_out
 
 PIECE_BYTES = 1 << 20
 MOST_ROW_BYTES = 64 << 20
@@ -213,6 +214,7 @@ def main() -> None:
     """Signals are the business of the process that started it."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
+    leave_pandas_out()
     try:
         control = socket.socket(fileno=int(sys.argv[1]))
         started_thread(_end_with, control)

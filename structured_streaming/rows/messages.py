@@ -28,7 +28,6 @@ from structured_streaming.tables import JOURNAL_TOPIC
 _MOST_INT = (1 << 31) - 1
 _ALL = frozenset(tables.MESSAGES.schema.names)
 _OF_BODIES = frozenset(("body", "body_encoding"))
-_SYSTEM_TOPICS = pa.array(system_topics.NAMES)
 
 
 def messages(
@@ -164,7 +163,8 @@ def _origins(records: Records, some: Scan, rows: NDArray[np.intp]) -> pa.Array:
 
 
 def _is_system(topics: pa.StringArray) -> pa.BooleanArray:
-    found = pc.or_(pc.is_in(topics, _SYSTEM_TOPICS), pc.ends_with(topics, system_topics.SUFFIX))
+    named = pc.is_in(topics, pa.array(system_topics.NAMES))
+    found = pc.or_(named, pc.ends_with(topics, system_topics.SUFFIX))
     for prefix in system_topics.PREFIXES:
         found = pc.or_(found, pc.starts_with(topics, prefix))
     return found

@@ -32,6 +32,7 @@ from structured_streaming.staging.wanted import Wanted
 from structured_streaming.storage.location import lake_folder
 from structured_streaming.tables import QUARANTINE
 from structured_streaming.typed.declaration import packed, unpacked
+from structured_streaming.without_pandas import leave_pandas_out
 
 Chunks = list[tuple[int, bytes]]
 ATTEMPT_S = 600.0
@@ -134,6 +135,7 @@ def _child(given: BinaryIO, answer: BinaryIO) -> None:
 
 
 def _main() -> None:
+    leave_pandas_out()
     try:
         _child(sys.stdin.buffer, sys.stdout.buffer)
     except Exception as error:  # said by the parent
