@@ -26,7 +26,7 @@ from structured_streaming.maintenance.maintain import maintain
 from structured_streaming.storage.folder import Folder
 from structured_streaming.storage.local import LocalFolder
 from structured_streaming.tables import TABLES
-from tests.suite.evidence import LONG
+from tests.suite.evidence import LONG, rounds
 from tests.support.lakes.checks import assert_exact, assert_exact_below_progress
 from tests.support.lakes.dying_calls import DyingCalls
 from tests.support.lakes.maintained import ReputLake, assert_same, reput, rows_of
@@ -211,14 +211,19 @@ def test_killed_at_any_step_the_next_call_goes_on(
 ) -> None:
     dying = DyingCalls(monkeypatch, when, STEPS, ["finish"])
     before: dict[str, Any] = {}
+    checked = set[Path]()
     for turn in range(2):  # a new copy, a later one
         crashes = 0
-        for step in range(1, 400, 3):
+        for step in range(1, 400, rounds(7, 3)):
             if not dying.kill(step, lambda: copy_lake(str(lake.lake), str(to))):
                 break
             crashes += 1
             if before:  # the former copy, or further: never less
-                assert problems(to) == []
+                files = there(to)
+                assert all(its <= files[name] for name, its in named(to).items())
+                if (logs := set(to.glob("*/_delta_log/*"))) != checked:
+                    checked = logs
+                    assert problems(to) == []
                 ends = LakeProgress(str(to)).offsets
                 assert ends.keys() == LakeProgress(str(lake.lake)).offsets.keys()
         assert crashes > 3, turn
