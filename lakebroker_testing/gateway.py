@@ -19,6 +19,8 @@ __all__ = ["CACHE", "PATIENT", "ROOT", "START_S", "Gateway", "NameServer", "Proc
 CACHE = ROOT / ".cache" if (ROOT / "pyproject.toml").exists() else Path.home() / ".cache" / "lakebroker"
 """Where programs fetched for tests are kept."""
 START_S = 240.0
+STOP_S = 240.0
+"""Both far longer than it takes: they end what hangs."""
 PATIENT = dict.fromkeys(
     (
         "waitTimeMillsInSendQueue",
@@ -112,7 +114,7 @@ class Gateway:
         self.grpc_port, self.metrics_port = ports["grpc"], ports["metrics"]
         self.remoting_port, self.name_server_port = ports["remoting"], ports.get("namesrv", 0)
 
-    def terminate(self, timeout_s: float = 30.0) -> int:
+    def terminate(self, timeout_s: float = STOP_S) -> int:
         """SIGTERM; returns the exit status."""
         assert self.process is not None
         self.process.terminate()
@@ -171,7 +173,7 @@ class NameServer:
             time.sleep(0.02)
         self.port = int(line.rpartition(":")[2])
 
-    def terminate(self, timeout_s: float = 30.0) -> int:
+    def terminate(self, timeout_s: float = STOP_S) -> int:
         """SIGTERM; returns the exit status."""
         assert self.process is not None
         self.process.terminate()

@@ -22,7 +22,7 @@ from store.message_store import MessageStore
 from store.opening import StoreOptions
 from tests.suite.evidence import EVIDENCE
 from tests.support.machines.power_cut import Disk
-from tests.support.waiting import wait_until
+from tests.support.waiting import LIMIT_S, wait_until
 
 ROUNDS = 200 if EVIDENCE else 6
 CUTS_A_ROUND = 6
@@ -94,7 +94,7 @@ class Senders:
     def stop(self) -> None:
         self._stopping = True
         for thread in self._threads:
-            thread.join(60)
+            thread.join(LIMIT_S)
             assert not thread.is_alive()
         if self._problems:
             raise self._problems[0]
@@ -129,7 +129,7 @@ class Senders:
             assert foreseen <= placed[0].physical_offset
         self._store.wait_flushed(end, answer)
         if rng.random() < 0.8:
-            assert answered.wait(60)
+            assert answered.wait(LIMIT_S)
             assert errors == [None]
             self._history.answered.update(at.physical_offset for at in placed)
 
