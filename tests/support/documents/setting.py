@@ -91,6 +91,8 @@ class Setting:
             "serve, over TLS": ["lake-host:31337"],
             "sidecar": [],
         }
+        self.reputs: list[list[str]] = []
+        """What has filled the lake: words of commands that have run."""
         self._handle = ""
         self._number = 0
         token = folder / "token"
