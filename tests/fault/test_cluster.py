@@ -17,7 +17,7 @@ from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_testing.gateway import Gateway, NameServer
 from lakebroker_testing.official_client import OfficialClient, OfficialClientError
 from tests.suite.evidence import EVIDENCE
-from tests.support.waiting import wait_until
+from tests.support.waiting import LIMIT_S, wait_until
 
 pytestmark = pytest.mark.timeout(400)
 SERVICE = rpc.DESCRIPTOR.services_by_name["MessagingService"].full_name
@@ -35,7 +35,7 @@ def routes(gateway: Gateway, topic: str) -> dict[str, tuple[int, int]]:
             request_serializer=rpc.QueryRouteRequest.SerializeToString,
             response_deserializer=rpc.QueryRouteResponse.FromString,
         )
-        answer = call(request, timeout=10, metadata=(("x-mq-client-id", "test"),))
+        answer = call(request, timeout=LIMIT_S, metadata=(("x-mq-client-id", "test"),))
     for queue in answer.message_queues:
         name = queue.broker.name
         found[name] = (queue.broker.endpoints.addresses[0].port, found.get(name, (0, 0))[1] + 1)

@@ -104,7 +104,7 @@ def test_many_calls_on_one_connection(gateway: Gateway, record_property: Note) -
                 nonlocal left
                 while left > 0:
                     left -= 1
-                    answer = await send(message(b"x"), metadata=METADATA, timeout=60)
+                    answer = await send(message(b"x"), metadata=METADATA, timeout=LIMIT_S)
                     assert answer.status.code == pb.OK
 
             await asyncio.gather(*(worker() for _ in range(64)))
@@ -151,7 +151,7 @@ def test_calls_cancelled_at_random_points(gateway: Gateway, record_property: Not
                         answered.add(message_id)
 
             await asyncio.gather(*(worker() for _ in range(200)))
-            assert (await send(message(b"last"), metadata=METADATA, timeout=10)).status.code == pb.OK
+            assert (await send(message(b"last"), metadata=METADATA, timeout=LIMIT_S)).status.code == pb.OK
 
     before = rss_anon_mb(gateway)
     asyncio.run(run())
@@ -257,7 +257,7 @@ def test_connections_opened_and_dropped(gateway: Gateway, record_property: Note)
         else:
             connection.close()
     with grpc.insecure_channel(gateway.address) as channel:
-        assert sender(channel)(message(b"z"), metadata=METADATA, timeout=10).status.code == pb.OK
+        assert sender(channel)(message(b"z"), metadata=METADATA, timeout=LIMIT_S).status.code == pb.OK
     grown = rss_anon_mb(gateway) - before
     record_property("connections", NUMBERS["connections"])
     record_property("grown_mb", round(grown, 1))
@@ -270,7 +270,7 @@ def test_replies_of_4_mib_through_tiny_windows(gateway: Gateway) -> None:
     body = os.urandom(4 << 20)
     with grpc.insecure_channel(gateway.address) as channel:
         for _ in range(2):
-            assert sender(channel)(message(body), metadata=METADATA, timeout=30).status.code == pb.OK
+            assert sender(channel)(message(body), metadata=METADATA, timeout=LIMIT_S).status.code == pb.OK
     with RawPeer(gateway.address, setting(4, 100)) as peer:
         for stream in (1, 3):  # a reply holds one of that size
             request = poll(1).SerializeToString()

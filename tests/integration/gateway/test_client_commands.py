@@ -29,6 +29,7 @@ from tests.support.brokers.telemetry_client import (
     in_background,
     producer_settings,
 )
+from tests.support.waiting import LIMIT_S
 
 ONE = {"defaultTopicQueueNums": "1", "grpcProxyRelayRequestTimeoutInSeconds": "1"}
 TOPIC, GROUP, CONSUMER = "orders", "billing", "consumer-1"
@@ -188,7 +189,7 @@ def test_a_client_that_goes_away_ends_the_wait(tmp_path: Path) -> None:
         with in_background(lambda: asked(gateway, RUNNING_INFO, jstackEnable="true")) as found:
             consumer.next_command()
             connected.close()
-            answer = found.get(timeout=30)
+            answer = found.get(timeout=LIMIT_S)
     assert answer.code == ResponseCode.SYSTEM_ERROR
     assert "the telemetry stream of client 'consumer-1' ended before it answered" in answer.remark
 
@@ -207,7 +208,7 @@ def test_a_stop_tells_every_client_to_reconnect_before_its_stream_ends(
             stopping.start()
             nonces = [each.next_command().reconnect_endpoints_command.nonce for each in clients]
             for each in clients:
-                assert each.ended.wait(30)
+                assert each.ended.wait(LIMIT_S)
                 assert each.commands.empty()
             stopping.join()
     assert len(set(nonces)) == 2

@@ -50,7 +50,7 @@ def test_receives_beyond_the_capacity_are_refused_and_taken_again(tmp_path: Path
                 "sends have a bulkhead of their own"
             )
         for each in waiting:
-            each.join(20)
+            each.join(LIMIT_S)
         assert pb.OK in answers
         assert client.receive("t", "g")[0] in (pb.OK, pb.MESSAGE_NOT_FOUND)
         assert metric(gateway.metrics_port, "lakebroker_calls_under_way", kind="pull") == 0
@@ -74,7 +74,7 @@ def test_remoting_requests_count_with_calls_of_their_kind(tmp_path: Path) -> Non
         assert metric(gateway.metrics_port, "lakebroker_calls_refused", kind="pull") == 1
         assert ask(gateway, RequestCode.GET_BROKER_RUNTIME_INFO).code == 0, "another kind"
         client.send("empty", b"x")
-        waiting.join(20)
+        waiting.join(LIMIT_S)
         assert ask(gateway, RequestCode.PULL_MESSAGE, **pull).code != ResponseCode.SYSTEM_BUSY
         codes = together(gateway, [Command(RequestCode.GET_ALL_TOPIC_CONFIG)] * 20)
         assert set(codes) == {0, ResponseCode.SYSTEM_BUSY}
@@ -104,7 +104,7 @@ def test_a_receive_whose_caller_left_makes_room(tmp_path: Path) -> None:
         left.start()
         wait_until(lambda: metric(gateway.metrics_port, "lakebroker_calls_under_way", kind="pull") == 1)
         gone.channel.close()
-        left.join(10)
+        left.join(LIMIT_S)
         wait_until(lambda: metric(gateway.metrics_port, "lakebroker_calls_under_way", kind="pull") == 0)
         assert client.receive("t", "g")[0] == pb.MESSAGE_NOT_FOUND
 

@@ -22,7 +22,7 @@ from lakebroker_testing.gateway import Gateway
 from lakebroker_testing.messages import message, send_request
 from tests.support.brokers.clusters import NAMES, QUEUES, place, three_brokers, wait_until_known
 from tests.support.brokers.telemetry_client import TelemetryClient, ask, consumer_settings
-from tests.support.waiting import wait_until
+from tests.support.waiting import LIMIT_S, wait_until
 
 
 class Cluster:
@@ -49,7 +49,7 @@ class Cluster:
                 channel.unary_unary(
                     f"/lakebroker.admin.v1.AdminService/{name}",
                     request_serializer=lambda each: each.SerializeToString(),
-                )(request, timeout=10)
+                )(request, timeout=LIMIT_S)
 
     def call(self, stack: ExitStack, name: str) -> None:
         """Calls of the client go to a broker where it is now."""

@@ -28,6 +28,7 @@ from store.scan import scan
 from structured_streaming.errors import SourceError
 from structured_streaming.source.access import Access
 from structured_streaming.source.logs import open_log
+from tests.support.waiting import LIMIT_S
 
 SEGMENT = 1 << 16
 COUNT = 300
@@ -45,7 +46,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MessageStore]:
         )
     flushed = threading.Event()
     made.wait_flushed(made.max_offset, lambda error: flushed.set())
-    assert flushed.wait(30)
+    assert flushed.wait(LIMIT_S)
     yield made
     made.close()
 
@@ -70,12 +71,12 @@ def served(store: MessageStore) -> Iterator[str]:
 
     thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
     thread.start()
-    assert ready.wait(30)
+    assert ready.wait(LIMIT_S)
     try:
         yield address
     finally:
         loop.call_soon_threadsafe(stop.set)
-        thread.join(30)
+        thread.join(LIMIT_S)
         loop.close()
 
 

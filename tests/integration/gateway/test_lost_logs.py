@@ -15,6 +15,7 @@ from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_testing.client import OPTIONS, Client
 from lakebroker_testing.gateway import Gateway
 from lakebroker_testing.prestarted import start
+from tests.support.waiting import LIMIT_S
 
 _FULL = ["sh", "-c", 'exec "$@" >/dev/full 2>&1', "sh"]
 
@@ -78,7 +79,7 @@ def test_a_name_server_whose_log_has_no_reader_serves_and_stops(tmp_path: Path) 
             break_the_protocol(port)
             assert ask(port, RequestCode.GET_BROKER_CLUSTER_INFO) == 0
             server.terminate()
-            assert server.wait(60) == 0
+            assert server.wait(LIMIT_S) == 0
         finally:
             server.kill()
             server.wait()

@@ -22,7 +22,7 @@ from structured_streaming.errors import SourceError
 from structured_streaming.source.access import Access
 from structured_streaming.source.remote import BrokerLog
 from tests.support.brokers.scraped import metric, scraped, value
-from tests.support.waiting import wait_until
+from tests.support.waiting import LIMIT_S, wait_until
 
 
 def test_state_is_as_it_was_after_sigkill(tmp_path: Path) -> None:
@@ -54,7 +54,7 @@ def test_sigterm_ends_waiting_calls_with_a_status(tmp_path: Path) -> None:
         waiting.start()
         wait_until(lambda: metric(gateway.metrics_port, "lakebroker_calls_under_way", kind="pull") == 1)
         assert gateway.terminate() == 0
-        waiting.join(10)
+        waiting.join(LIMIT_S)
         assert got == [(pb.MESSAGE_NOT_FOUND, [])]
         client.channel.close()
 
@@ -86,17 +86,17 @@ def test_metrics_have_rocketmqs_names(gateway: Gateway, client: Client, name: st
 def test_unknown_methods_and_garbage_do_no_harm(gateway: Gateway, client: Client, name: str) -> None:
     unknown = client.channel.unary_unary("/apache.rocketmq.v2.MessagingService/Nonsense")
     with pytest.raises(grpc.RpcError) as refused:
-        unknown(b"", timeout=5)
+        unknown(b"", timeout=LIMIT_S)
     assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
     garbage = client.channel.unary_unary("/apache.rocketmq.v2.MessagingService/SendMessage")
     with pytest.raises(grpc.RpcError):
-        garbage(b"\xff" * 1000, timeout=5, metadata=[("x-mq-client-id", "c")])
+        garbage(b"\xff" * 1000, timeout=LIMIT_S, metadata=[("x-mq-client-id", "c")])
     negative = log_pb2.SplitLogRequest(log_id="x", start_offset=-5, end_offset=-1, max_bytes=-1)
     split = client.channel.unary_unary(
         "/lakebroker.log.v1.LogService/SplitLog", request_serializer=log_pb2.SplitLogRequest.SerializeToString
     )
     with pytest.raises(grpc.RpcError):
-        split(negative, timeout=5)
+        split(negative, timeout=LIMIT_S)
     assert client.send(name, b"still here").status.code == pb.OK
 
 
@@ -105,12 +105,14 @@ def test_health_and_reflection(tmp_path: Path) -> None:
         health = health_pb2_grpc.HealthStub(channel)
         serving = health_pb2.HealthCheckResponse.SERVING
         for name in ("", "apache.rocketmq.v2.MessagingService"):
-            assert health.Check(health_pb2.HealthCheckRequest(service=name), timeout=10).status == serving
+            assert (
+                health.Check(health_pb2.HealthCheckRequest(service=name), timeout=LIMIT_S).status == serving
+            )
         with pytest.raises(grpc.RpcError, match="none of the gateway's"):
-            health.Check(health_pb2.HealthCheckRequest(service="nothing"), timeout=10)
-        listed = health.List(health_pb2.HealthListRequest(), timeout=10).statuses
+            health.Check(health_pb2.HealthCheckRequest(service="nothing"), timeout=LIMIT_S)
+        listed = health.List(health_pb2.HealthListRequest(), timeout=LIMIT_S).statuses
         assert {each.status for each in listed.values()} == {serving}
-        watch = health.Watch(health_pb2.HealthCheckRequest(), timeout=30)
+        watch = health.Watch(health_pb2.HealthCheckRequest(), timeout=LIMIT_S)
         assert next(watch).status == serving
 
         reflection = reflection_pb2_grpc.ServerReflectionStub(channel)
@@ -120,7 +122,7 @@ def test_health_and_reflection(tmp_path: Path) -> None:
             reflection_pb2.ServerReflectionRequest(file_containing_symbol=symbol),
             reflection_pb2.ServerReflectionRequest(file_containing_symbol="no.Such"),
         ]
-        services, found, missing = reflection.ServerReflectionInfo(iter(asked), timeout=10)
+        services, found, missing = reflection.ServerReflectionInfo(iter(asked), timeout=LIMIT_S)
         assert symbol in [each.name for each in services.list_services_response.service]
         files = [
             descriptor_pb2.FileDescriptorProto.FromString(each)
@@ -133,7 +135,7 @@ def test_health_and_reflection(tmp_path: Path) -> None:
         assert gateway.process is not None
         gateway.process.terminate()
         assert next(watch).status == health_pb2.HealthCheckResponse.NOT_SERVING
-        assert gateway.process.wait(30) == 0
+        assert gateway.process.wait(LIMIT_S) == 0
 
 
 def test_sends_that_queued_behind_a_slow_append_are_refused_and_later_ones_taken(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from lakebroker_testing.prestarted import run
 from store.log.recovery import IDENTITY_FILE
 from tests.support.brokers.clusters import Host, routes
 from tests.support.peers.raw_http2 import GOAWAY, RawPeer
-from tests.support.waiting import wait_until
+from tests.support.waiting import LIMIT_S, wait_until
 
 
 @contextmanager
@@ -34,7 +34,7 @@ def two_brokers(folder: Path) -> Iterator[Host]:
     finally:
         if started.process.poll() is None:
             started.process.terminate()
-            started.process.wait(60)
+            started.process.wait(LIMIT_S)
 
 
 @pytest.fixture
@@ -174,7 +174,7 @@ def test_a_folder_that_cannot_be_looked_into_is_named(tmp_path: Path) -> None:
 def test_a_signal_to_the_process_group_stops_all_in_an_orderly_way(host: Host) -> None:
     brokers = host.brokers()
     os.killpg(host.process.pid, signal.SIGINT)
-    assert host.process.wait(60) == 0
+    assert host.process.wait(LIMIT_S) == 0
     assert host.log.read_text().count(" stopped ") == 2
     assert not host.ports.exists()
     assert not any(Path(f"/proc/{broker['pid']}").exists() for broker in brokers)
@@ -194,7 +194,7 @@ def test_brokers_that_got_the_signal_already_are_let_end(host: Host) -> None:
         wait_until(lambda: not Path(f"/proc/{second['pid']}/fd/0").exists())  # a zombie at most
         assert Path(f"/proc/{first['pid']}").exists()
         host.process.send_signal(signal.SIGCONT)
-        assert host.process.wait(60) == 0
+        assert host.process.wait(LIMIT_S) == 0
     assert "second signal" not in host.log.read_text()
     assert not list(host.stores.glob("*/abort"))
 
@@ -239,7 +239,7 @@ def test_a_broker_that_does_not_end_is_killed_at_a_second_signal(host: Host) -> 
     with pytest.raises(subprocess.TimeoutExpired):
         host.process.wait(2)
     host.process.terminate()
-    assert host.process.wait(30) == 128 + signal.SIGKILL
+    assert host.process.wait(LIMIT_S) == 128 + signal.SIGKILL
     assert "brokers=['broker-a-1']" in host.log.read_text().splitlines()[-1]
 
 

@@ -20,6 +20,7 @@ from lakebroker_pb.google.protobuf.timestamp_pb2 import Timestamp
 from lakebroker_testing.client import ADMIN, OPTIONS, Client
 from lakebroker_testing.gateway import Gateway
 from lakebroker_testing.messages import message, send_request
+from tests.support.waiting import LIMIT_S
 
 BROKER = "broker-a"
 NEW_OPTIONS = {**OPTIONS, "brokerName": BROKER, "defaultTopicQueueNums": "2"}
@@ -80,7 +81,7 @@ class Consumer:
         self._sent.put(None)
         self._stream.cancel()
         self.client.close()
-        self._reader.join(10)
+        self._reader.join(LIMIT_S)
 
 
 @pytest.fixture

@@ -40,6 +40,7 @@ from structured_streaming.source.access import Access
 from structured_streaming.source.log_ends import LogEnds
 from tests.support.brokers.with_lake import dispatch
 from tests.support.lakes.union import commit, cuts, manifest
+from tests.support.waiting import LIMIT_S
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -447,7 +448,7 @@ def test_lag_is_watched_until_a_signal(all_of_it: Asked, place: str, tmp_path: P
         lines = [printed.readline() for _ in range(3)]
         process.terminate()
         printed.read()
-    assert process.wait(60) in (-signal.SIGTERM, 128 + signal.SIGTERM)
+    assert process.wait(LIMIT_S) in (-signal.SIGTERM, 128 + signal.SIGTERM)
     assert [json.loads(line) for line in lines] == [rows("lag", "audit", *all_of_it.places[place])] * 3
     assert list(tmp_path.iterdir()) == [], "what the engine keeps on disk goes with it"
 
@@ -459,7 +460,7 @@ def test_ctrl_c_is_the_way_to_leave_a_watch(all_of_it: Asked, tmp_path: Path) ->
         printed.readline()
         process.send_signal(signal.SIGINT)
         printed.read()
-    assert process.wait(60) == 0
+    assert process.wait(LIMIT_S) == 0
     assert "interrupted" not in (tmp_path / "errors").read_text()
 
 

@@ -39,7 +39,7 @@ from lakebroker_testing.gateway import Gateway, NameServer
 from lakebroker_testing.ports import free_ports
 from tests.support.brokers.clusters import routes
 from tests.support.brokers.running import running
-from tests.support.waiting import until, wait_until
+from tests.support.waiting import LIMIT_S, until, wait_until
 
 QUICK = {"pollNameServerInterval": "200"}
 """Of a broker whose looks at the cluster a test waits for."""
@@ -103,13 +103,13 @@ def beside(work: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> Iterat
 
     thread = threading.Thread(target=asyncio.run, args=(run(),))
     thread.start()
-    ready.wait(10)
+    ready.wait(LIMIT_S)
     try:
         yield
     finally:
         loop, ended = kept[0]
         loop.call_soon_threadsafe(ended.set)
-        thread.join(20)
+        thread.join(LIMIT_S)
 
 
 def test_a_name_server_in_the_same_process(tmp_path: Path) -> None:
@@ -476,7 +476,7 @@ def test_several_processes_with_a_name_server_in_the_first(tmp_path: Path) -> No
         wait_until(lambda: brokers(f"127.0.0.1:{port}").keys() == {"broker-a-0", "broker-a-1"})
     finally:
         process.terminate()
-        assert process.wait(30) == 0
+        assert process.wait(LIMIT_S) == 0
 
 
 def test_two_brokers_of_one_name_are_told(tmp_path: Path, name_server: NameServer) -> None:

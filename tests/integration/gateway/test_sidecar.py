@@ -19,6 +19,7 @@ from tests.support.lakes.checks import assert_exact, rows
 from tests.support.lakes.sidecar import SidecarLake
 from tests.support.logs.real_store import RealStore
 from tests.support.peers.relay import Relay
+from tests.support.waiting import LIMIT_S
 
 TOKEN = "a token of some length"
 NOW_MS = 1 << 41
@@ -106,7 +107,7 @@ def test_who_may_read_and_who_may_serve(tmp_path: Path) -> None:
         with grpc.insecure_channel(sidecar.address) as channel:
             send = channel.unary_unary("/apache.rocketmq.v2.MessagingService/SendMessage", bytes, bytes)
             with pytest.raises(grpc.RpcError) as refused:
-                send(b"", timeout=10)
+                send(b"", timeout=LIMIT_S)
             assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
         with pytest.raises(ProcessError, match="another sidecar has the state folder"):
             Sidecar(tmp_path / "sidecar", store.root).start()

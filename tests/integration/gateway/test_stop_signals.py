@@ -9,7 +9,7 @@ import pytest
 
 from lakebroker_testing.gateway import Gateway
 from tests.support.peers.raw_http2 import GOAWAY, RawPeer
-from tests.support.waiting import wait_until
+from tests.support.waiting import LIMIT_S, wait_until
 
 
 @pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
@@ -18,7 +18,7 @@ def test_two_signals_at_once_stop_it_in_an_orderly_way(tmp_path: Path, second: s
         assert gateway.process is not None
         gateway.process.send_signal(signal.SIGTERM)
         gateway.process.send_signal(second)
-        assert gateway.process.wait(60) == 0
+        assert gateway.process.wait(LIMIT_S) == 0
     assert "stopped" in gateway.log.read_text().splitlines()[-1]
 
 
