@@ -14,6 +14,7 @@ from structured_streaming import reput_query
 from structured_streaming.commit.report import BatchReport
 from structured_streaming.reput import run_reput
 from structured_streaming.reput_options import ReputOptions
+from tests.suite.evidence import EVIDENCE
 from tests.support.lakes.checks import rows
 
 KILLER = '''
@@ -55,7 +56,12 @@ def test_a_record_that_kills_who_stages_it_goes_to_quarantine(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    for name, value in (("LONGEST_WAIT_S", 0.0), ("SIGNAL_S", 0.0), ("RETRIES_ONCE", 100)):
+    for name, value in (
+        ("LONGEST_WAIT_S", 0.0),
+        ("SIGNAL_S", 0.0),
+        ("RETRIES_ONCE", 100),
+        ("CAREFUL_AFTER", 2 if EVIDENCE else 1),
+    ):
         monkeypatch.setattr(reput_query, name, value)
     (tmp_path / "sitecustomize.py").write_text(KILLER)
     # of the Python processes that Spark starts for what is registered from now on
