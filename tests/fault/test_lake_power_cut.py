@@ -29,7 +29,7 @@ from tests.support.machines.power_cut import Disk
 from tests.support.spark.lake import SparkLake
 
 ROUNDS = 60 if EVIDENCE else 1
-CUTS_A_ROUND = 8
+CUTS_A_ROUND = 8 if EVIDENCE else 4
 BATCH_BYTES = 15_000
 
 
