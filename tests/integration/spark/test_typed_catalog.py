@@ -13,6 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from lakebroker_testing.logs import LogWriter
+from structured_streaming.catalog import spark_commit
 from structured_streaming.catalog.lake_tables import SchemaTables
 from structured_streaming.catalog.names import CatalogSchema
 from structured_streaming.catalog.spark_commit import SparkCommitSink
@@ -23,7 +24,7 @@ from structured_streaming.errors import LakeError
 from structured_streaming.lake import create_tables
 from structured_streaming.staging.wanted import Wanted
 from structured_streaming.storage.local import LocalFolder
-from structured_streaming.tables import TABLES
+from structured_streaming.tables import REMOVAL_ORDER, TABLES
 from structured_streaming.typed.declaration import FILLING, JSON, Schema
 from structured_streaming.typed_topics import Asked, TypedTopics
 from tests.support.lakes.union import commit, cuts, manifest
@@ -59,7 +60,10 @@ def schema(spark: SparkSession, lake: Path) -> Iterator[CatalogSchema]:
 
 
 @pytest.mark.timeout(1800)
-def test_a_topic_in_a_catalog(spark: SparkSession, schema: CatalogSchema, lake: Path, tmp_path: Path) -> None:
+def test_a_topic_in_a_catalog(
+    spark: SparkSession, schema: CatalogSchema, lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spark_commit, "DATA_TABLES", REMOVAL_ORDER)  # a start commits to each
     with LogWriter(tmp_path / "store") as writer:
         for number in range(60):
             value: dict[str, Any] = {
