@@ -178,6 +178,40 @@ def test_a_python_that_starts_late_is_waited_for_and_said(
     )
 
 
+DIED = f"org.apache.spark.SparkException: {reput_query.WORKER_DIED}."
+LATE = f"org.apache.spark.SparkException: {reput_query.WORKER_LATE}."
+
+
+@pytest.mark.usefixtures("handlers")
+@pytest.mark.parametrize(
+    ("ends", "with_care"),
+    [
+        ([DIED, DIED, None, DIED, True], [False, False, True, False, True]),
+        ([DIED, LATE, DIED, True], [False, False, False, True]),
+        ([LATE, LATE, True], [False, False, False]),
+    ],
+)
+def test_a_batch_is_staged_with_care_once_its_workers_died_more_often_than_luck_explains(
+    monkeypatch: pytest.MonkeyPatch, ends: list[str | bool | None], with_care: list[bool]
+) -> None:
+    left = list(ends)
+    session: Any = None
+    for name, value in (("LONGEST_WAIT_S", 0.0), ("SIGNAL_S", 0.0)):
+        monkeypatch.setattr(reput_query, name, value)
+    careful: list[bool] = []
+
+    def run_query(_session: Any, options: reput_query.ReputOptions, *_: Any) -> str | bool | None:
+        careful.append(options.careful)
+        return left.pop(0)
+
+    monkeypatch.setattr(reput_query, "_run_query", run_query)
+    options = reput_query.ReputOptions("/nowhere", store="/nowhere", once=True)
+    assert reput_query.run_until_done(
+        session, options, lambda report: None, FolderDestination(options), Stopping()
+    )
+    assert careful == with_care
+
+
 def away() -> LakeError:
     try:
         raise LakeError("the table cannot be read") from StoreAwayError("nobody answers")
