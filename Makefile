@@ -25,8 +25,10 @@ $(READY): pyproject.toml hatch_build.py $(shell find proto -name '*.proto')
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or later is needed; set PYTHON=/path/to/python3.11" >&2; exit 1; }
 	@echo "Installing into $(VENV): 2.6 GB with Spark and what the tests need, some minutes"
 	@$(BIN)/python -c 'import pip' 2>/dev/null || "$(PYTHON)" -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --upgrade pip
-	@$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	@$(BIN)/python -m pip install --quiet --upgrade pip uv
+	@$(BIN)/python -m uv pip install --quiet --compile-bytecode --python $(BIN)/python --editable '.[dev]' || { \
+		echo "uv could not install it; pip tries, which has settings of its own for mirrors and certificates" >&2; \
+		$(BIN)/python -m pip install --quiet --editable '.[dev]'; }
 	@touch $@
 
 $(JARS): $(READY) | java

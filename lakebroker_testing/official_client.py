@@ -9,12 +9,12 @@ import subprocess
 import sys
 import tempfile
 import time
-import venv
 from pathlib import Path
 from typing import Any
 
 from lakebroker_testing.cached import filled_once
 from lakebroker_testing.gateway import CACHE
+from lakebroker_testing.uv import uv
 
 REQUIREMENTS = ("rocketmq-python-client==5.1.2",)
 _CACHE = CACHE / "official-python-client-5.1.2"
@@ -25,19 +25,12 @@ class OfficialClientError(Exception):
 
 
 def interpreter() -> Path:
-    """Python of the environment that holds the client; made at first use. Raises OfficialClientError."""
+    """Python of the environment that holds the client; made at first use. Raises ProcessError."""
     python = _CACHE / "bin" / "python"
     with filled_once(_CACHE) as missing:
         if missing:
-            venv.create(_CACHE, with_pip=True, clear=False)
-            done = subprocess.run(
-                [str(python), "-m", "pip", "install", "--quiet", *REQUIREMENTS],
-                capture_output=True,
-                text=True,
-                check=False,
-            )
-            if done.returncode:
-                raise OfficialClientError(f"pip could not install {REQUIREMENTS}: {done.stderr[-2000:]}")
+            uv("venv", "--clear", "--python", sys.executable, str(_CACHE))
+            uv("pip", "install", "--python", str(python), *REQUIREMENTS)
     return python
 
 

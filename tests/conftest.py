@@ -3,6 +3,7 @@ starts; the environment of JVMs; and the choice between `make test` and `make ev
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
@@ -25,6 +26,12 @@ if TYPE_CHECKING:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if (
+        signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    ):  # as a script's shell starts what runs in its background
+        signal.signal(
+            signal.SIGINT, signal.default_int_handler
+        )  # else every process of a test ignores ctrl-C too
     # what is logged before anything says how, as most unit tests do it: rich's traces take a third of a second each
     structlog.get_config()["processors"][-1].exception_formatter = structlog.dev.plain_traceback
     shared = ExitStack()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from packaging.utils import canonicalize_name
 
-from lakebroker_testing.gateway import ProcessError
+from lakebroker_testing.uv import uv
 
 _MOST_S = 600.0
 
@@ -19,17 +19,17 @@ class Environment:
     """An environment in a new `folder` with this interpreter's Python, and nothing in it."""
 
     def __init__(self, folder: Path) -> None:
-        _uv("venv", "--python", sys.executable, str(folder))
+        uv("venv", "--python", sys.executable, str(folder))
         self.python = folder / "bin" / "python"
         self.lakebroker = folder / "bin" / "lakebroker"
 
     def install(self, *wanted: str) -> None:
         """As `pip install`. Raises ProcessError."""
-        _uv("pip", "install", "--python", str(self.python), *wanted)
+        uv("pip", "install", "--python", str(self.python), *wanted)
 
     def distributions(self) -> set[str]:
         """The names of what is installed."""
-        found = json.loads(_uv("pip", "list", "--python", str(self.python), "--format", "json"))
+        found = json.loads(uv("pip", "list", "--python", str(self.python), "--format", "json"))
         return {canonicalize_name(each["name"]) for each in found}
 
     def run(
@@ -55,16 +55,3 @@ def variables(path: Path | None = None) -> dict[str, str]:
         if not name.startswith(("PYTHON", "SPARK", "PYSPARK", "LAKEBROKER", "VIRTUAL_ENV"))
     }
     return kept | ({"PYTHONPATH": str(path)} if path else {})
-
-
-def _uv(*arguments: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "uv", "--quiet", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=_MOST_S,
-        check=False,
-    )
-    if done.returncode:
-        raise ProcessError(f"uv {' '.join(arguments)}: {done.stdout[-1500:]}{done.stderr[-1500:]}")
-    return done.stdout

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 
 from lakebroker_testing.cached import filled_once
-from lakebroker_testing.gateway import ROOT, ProcessError
+from lakebroker_testing.gateway import ROOT
+from lakebroker_testing.uv import uv
 from tests.support.packages.extras import requirements
 from tests.support.spark.jvm import JVM_OPTIONS
 
 
 def interpreter(version: str) -> str:
-    """A Python that has pyspark `version` (such as 4.0) and what this project needs beside it, as pip chose it."""
+    """A Python that has pyspark `version` (such as 4.0) and what this project needs beside it, as uv chose it."""
     folder = ROOT / ".cache" / f"spark-{version}"
     wanted = [*requirements("spark"), f"pyspark=={version}.*"]
     python = folder / "bin" / "python"
     with filled_once(folder, "\n".join(wanted)) as missing:
         if missing:
-            _run(sys.executable, "-m", "venv", "--clear", str(folder))
-            _run(str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *wanted)
+            uv("venv", "--clear", "--python", sys.executable, str(folder))
+            uv("pip", "install", "--python", str(python), *wanted)
     return str(python)
 
 
@@ -32,9 +32,3 @@ def environment() -> dict[str, str]:
         if name == JVM_OPTIONS or not name.startswith(("SPARK", "PYSPARK"))
     }
     return kept | {"PYTHONPATH": str(ROOT)}
-
-
-def _run(*command: str) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise ProcessError(f"{' '.join(command)}: {done.stdout[-1500:]}{done.stderr[-1500:]}")
