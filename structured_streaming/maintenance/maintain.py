@@ -250,11 +250,14 @@ class _Round:
     def merge(self) -> None:
         """Puts files together, as many as there are to, and sorts those of a window."""
         table = self._table
-        while groups := plan(self._candidates(), self._target):
-            for group in groups:
-                self._rewrite(group)
-            table.follow()
-        while window := window_of(self._candidates(), self._target, table.order[0]):
+        while True:
+            while groups := plan(self._candidates(), self._target):
+                for group in groups:
+                    self._rewrite(group)
+                table.follow()
+            if not (window := window_of(self._candidates(), self._target, table.order[0])):
+                break
+            # its files may be small enough to become one again: the plan is made anew
             self._rewrite(window, together=True)
             table.follow()
         self._report.files_after = len(table.snapshot.files)
