@@ -239,6 +239,7 @@ def bad_batches() -> dict[str, bytes]:
         "latencies of unequal number": latencies.SerializeToString(),
         "long names in many rows": repeated.SerializeToString(),
         "too many rows": rows.SerializeToString(),
+        "too many queues": some_batch().SerializeToString() + b"\x2a\x00" * 250_000,
         "large": b"\x28\x01" * (5 << 20),
     }
 
