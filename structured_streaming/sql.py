@@ -192,13 +192,13 @@ def query(
             tables.bind(statement)
         frame = session.sql(statement)
         names = frame.columns
-        plain = frame.toDF(*(f"c{at}" for at in range(len(names))))  # names may stand twice
-        found = plain.select(
-            [
-                col(field.name).cast("string") if _as_text(field.dataType) else col(field.name)
-                for field in plain.schema
-            ]
-        ).toArrow()
+        texts = {at for at, field in enumerate(frame.schema) if _as_text(field.dataType)}
+        if texts or len(set(names)) < len(names):  # names may stand twice
+            plain = [f"c{at}" for at in range(len(names))]
+            frame = frame.toDF(*plain).select(
+                [col(name).cast("string") if at in texts else col(name) for at, name in enumerate(plain)]
+            )
+        found = frame.toArrow()
     except PySparkException as error:
         raise LakeError(_said(error)) from error
     except Py4JJavaError as error:  # what pyspark has no class for

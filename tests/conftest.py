@@ -26,12 +26,9 @@ if TYPE_CHECKING:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if (
-        signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-    ):  # as a script's shell starts what runs in its background
-        signal.signal(
-            signal.SIGINT, signal.default_int_handler
-        )  # else every process of a test ignores ctrl-C too
+    # a shell has the jobs of a script's background ignore ctrl-C, which every process of a test would inherit
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     # what is logged before anything says how, as most unit tests do it: rich's traces take a third of a second each
     structlog.get_config()["processors"][-1].exception_formatter = structlog.dev.plain_traceback
     shared = ExitStack()

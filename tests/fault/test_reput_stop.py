@@ -65,7 +65,7 @@ class Running:
         return jvm
 
     def ended(self) -> tuple[int, list[str]]:
-        """Its status and what it told, once it ended."""
+        """Waits for its end; its exit status, and the lines that it printed."""
         try:
             status = self.process.wait(LIMIT_S)
         except subprocess.TimeoutExpired:

@@ -49,7 +49,7 @@ def setting(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> It
 
 
 def reput(setting: Setting, words: list[str]) -> None:
-    """In the session that is there; each command once, however many pages have it."""
+    """Runs it in the Spark session of the tests. A command that several pages have runs once."""
     words = [*words, *([] if "--once" in words else ["--once"])]
     if words in setting.reputs:
         return

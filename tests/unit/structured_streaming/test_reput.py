@@ -31,6 +31,12 @@ def handlers() -> Iterator[None]:
         signal.signal(number, handler)
 
 
+@pytest.fixture
+def no_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("LONGEST_WAIT_S", "SIGNAL_S"):
+        monkeypatch.setattr(reput_query, name, 0.0)
+
+
 @pytest.mark.usefixtures("handlers")
 @pytest.mark.parametrize(
     ("problem", "told"),
@@ -85,7 +91,7 @@ def test_a_gap_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     assert runs == ["run"]
 
 
-@pytest.mark.usefixtures("handlers")
+@pytest.mark.usefixtures("handlers", "no_waits")
 @pytest.mark.parametrize(
     ("error", "once", "runs"),
     [
@@ -102,8 +108,6 @@ def test_only_what_is_away_is_waited_for_without_end(
     monkeypatch: pytest.MonkeyPatch, error: type[Exception], once: bool, runs: int | None
 ) -> None:
     session: Any = None
-    for name, value in (("LONGEST_WAIT_S", 0.0), ("SIGNAL_S", 0.0)):
-        monkeypatch.setattr(reput_query, name, value)
     ran, enough = 0, 2000
 
     def run_query(*_: Any) -> str | bool:
@@ -130,14 +134,12 @@ def test_only_what_is_away_is_waited_for_without_end(
     assert ran == (runs or enough)
 
 
-@pytest.mark.usefixtures("handlers")
+@pytest.mark.usefixtures("handlers", "no_waits")
 @pytest.mark.parametrize("others", [reput_query.RETRIES, reput_query.RETRIES + 1])
 def test_what_was_away_for_long_leaves_tries_to_what_fails_then(
     monkeypatch: pytest.MonkeyPatch, others: int
 ) -> None:
     session: Any = None
-    for name, value in (("LONGEST_WAIT_S", 0.0), ("SIGNAL_S", 0.0)):
-        monkeypatch.setattr(reput_query, name, value)
     away, late = as_spark_reports(UnreachableError("nobody answers")), reput_query.WORKER_LATE
     ends: list[str | bool] = [*[away] * 50, *[late] * others, True]
     monkeypatch.setattr(reput_query, "_run_query", lambda *_: ends.pop(0))
@@ -156,14 +158,12 @@ def test_what_was_away_for_long_leaves_tries_to_what_fails_then(
         assert run()
 
 
-@pytest.mark.usefixtures("handlers")
+@pytest.mark.usefixtures("handlers", "no_waits")
 def test_a_python_that_starts_late_is_waited_for_and_said(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Also by a run that ends by itself: Spark waits 10 s, and a host may be slower."""
     session: Any = None
-    for name, value in (("LONGEST_WAIT_S", 0.0), ("SIGNAL_S", 0.0)):
-        monkeypatch.setattr(reput_query, name, value)
     late = f"org.apache.spark.SparkException: {reput_query.WORKER_LATE}."
     ends: list[str | bool] = [*[late] * reput_query.RETRIES_ONCE, True]
     monkeypatch.setattr(reput_query, "_run_query", lambda *_: ends.pop(0))
@@ -182,7 +182,7 @@ DIED = f"org.apache.spark.SparkException: {reput_query.WORKER_DIED}."
 LATE = f"org.apache.spark.SparkException: {reput_query.WORKER_LATE}."
 
 
-@pytest.mark.usefixtures("handlers")
+@pytest.mark.usefixtures("handlers", "no_waits")
 @pytest.mark.parametrize(
     ("ends", "with_care"),
     [
@@ -196,8 +196,6 @@ def test_a_batch_is_staged_with_care_once_its_workers_died_more_often_than_luck_
 ) -> None:
     left = list(ends)
     session: Any = None
-    for name, value in (("LONGEST_WAIT_S", 0.0), ("SIGNAL_S", 0.0)):
-        monkeypatch.setattr(reput_query, name, value)
     careful: list[bool] = []
 
     def run_query(_session: Any, options: reput_query.ReputOptions, *_: Any) -> str | bool | None:
@@ -219,15 +217,13 @@ def away() -> LakeError:
         return error
 
 
-@pytest.mark.usefixtures("handlers")
+@pytest.mark.usefixtures("handlers", "no_waits")
 @pytest.mark.parametrize("cause", [StoreAwayError("nobody answers"), away()])
 def test_a_store_that_is_away_when_a_later_query_starts_is_waited_for(
     monkeypatch: pytest.MonkeyPatch, cause: LakeError | OSError
 ) -> None:
     """Also where the one before ended for another typed topic, and not with a failure."""
     session: Any = None
-    for name, value in (("LONGEST_WAIT_S", 0.0), ("SIGNAL_S", 0.0)):
-        monkeypatch.setattr(reput_query, name, value)
     options = reput_query.ReputOptions("/nowhere", store="/nowhere")
 
     def run(*ends: Any) -> bool:
