@@ -204,9 +204,6 @@ def _embedded(lake: str, asked: _Asked, form: Form) -> Iterator[Engine]:
     from structured_streaming.embedded.memory import ALLOCATOR, bounded_memory
 
     os.environ.update(ALLOCATOR)
-    from structured_streaming.embedded.connecting import connecting
-
-    loading = connecting(lake)
     from structured_streaming.embedded.engine import EmbeddedEngine
     from structured_streaming.embedded.running import not_stopped
     from structured_streaming.interruptible import Abandoned
@@ -225,7 +222,6 @@ def _embedded(lake: str, asked: _Asked, form: Form) -> Iterator[Engine]:
         tell,
         strict=asked.strict,
         stuck=None if hosted else give_up,
-        loading=loading,
     )
     with opened as engine, bounded_memory(asked.limits.memory_bytes):
         try:

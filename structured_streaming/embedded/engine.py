@@ -27,15 +27,13 @@ import contextlib
 import dataclasses
 import threading
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 import duckdb
 import pyarrow as pa
 
-from structured_streaming.embedded.connecting import connected, connecting, given_back
 from structured_streaming.embedded.current import Current, Planned
-from structured_streaming.embedded.database import definition, lock
+from structured_streaming.embedded.database import connected, definition, lock
 from structured_streaming.embedded.failures import FilesGoneError
 from structured_streaming.embedded.instants import hidden_records, past_instant, table_view
 from structured_streaming.embedded.interface import Parameters, Relation
@@ -103,7 +101,6 @@ class EmbeddedEngine:
         repeats: bool = False,
         newer: str = "add --brokers, --namesrv or --store to include what is newer",
         stuck: Callable[[Running], None] | None = None,
-        loading: Future[duckdb.DuckDBPyConnection] | None = None,
     ) -> Self:
         """An engine over the lake at `location`.
 
@@ -111,11 +108,9 @@ class EmbeddedEngine:
         beyond the lake too. With `as_of`, a batch's number or a time, tables are as they were then. With `strict`, a log that does
         not answer is an error. `tell` gets lines for people, also while statements run; one says how old tables alone are, and
         `newer` what to do. Some lines are told once; with `repeats`, of each statement. `stuck` ends the process where nothing else
-        ends a statement (`running.py`). `loading`: by `connecting` of this lake, begun earlier. Raises LakeError.
+        ends a statement (`running.py`). Raises LakeError.
         """
         with contextlib.ExitStack() as made:
-            loading = loading or connecting(location)
-            made.callback(given_back, loading)
             folder = open_lake(location)
             lake, logs, past = FollowedLake(folder, repeats=repeats), None, None
             known = KnownTables(lake, with_logs=bool(source))
@@ -128,7 +123,7 @@ class EmbeddedEngine:
                 made.callback(logs.close)
             if as_of:
                 past = past_instant(folder, lake, as_of, tell, known.now().tables)
-            databases = _databases(folder, limits, loading, made, known)
+            databases = _databases(folder, limits, made, known)
             opened = cls(lake, limits, logs, past, databases, made.pop_all(), Watch(stuck), tell)
             if said := opened.age():
                 tell(f"{said}; {newer}")
@@ -284,7 +279,6 @@ class _Databases(NamedTuple):
 def _databases(
     folder: Folder,
     limits: Limits,
-    loading: Future[duckdb.DuckDBPyConnection],
     made: contextlib.ExitStack,
     known: KnownTables,
 ) -> _Databases:
@@ -303,7 +297,8 @@ def _databases(
 
     current = Current(known, planner)
     made.callback(current.close)
-    tables = loading.result()
+    tables = connected(delta=isinstance(folder, LocalFolder))  # what reads objects is no extension
+    made.callback(tables.close)
     if isinstance(folder, LocalFolder):
         folders = [folder.uri]  # a typed table may be made at any time
         pinned: PinnedTables = AttachedTables(folder, tables.cursor())

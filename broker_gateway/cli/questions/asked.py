@@ -86,9 +86,6 @@ def opened(place: Asked) -> Iterator[Answers]:
     if not place.lake:
         yield OfBrokers(place.reached)
         return
-    from structured_streaming.embedded.connecting import connecting
-
-    loading = connecting(place.lake)
     from broker_gateway.cli.questions.lake import OfLake
     from structured_streaming.embedded.engine import EmbeddedEngine
     from structured_streaming.errors import LakeError
@@ -102,7 +99,6 @@ def opened(place: Asked) -> Iterator[Answers]:
                 tell=tell,
                 strict=place.strict,
                 newer=_REMEDY,
-                loading=loading,
             ) as engine,
         ):
             brokers = OfBrokers(place.reached) if place.of_brokers else None

@@ -8,7 +8,6 @@ import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ import duckdb
 import pyarrow as pa
 import pytest
 
+from structured_streaming.embedded.database import connected
 from structured_streaming.embedded.engine import EmbeddedEngine
 from structured_streaming.tables import TABLES
 from structured_streaming.views import VIEWS, View
@@ -45,14 +45,8 @@ Viewed = tuple[Path, dict[str, list[Row]]]
 @contextmanager
 def duck(folder: Path) -> Iterator[duckdb.DuckDBPyConnection]:
     """With tables and views of a lake; it reads the process's time zone once, so it is told."""
-    package = resources.files("duckdb_extension_delta")
-    with duckdb.connect() as connection:
+    with connected(delta=True) as connection:
         connection.execute(f"SET TimeZone = '{os.environ.get('TZ', 'UTC')}'")
-        connection.load_extension(
-            str(package / "extensions" / f"v{duckdb.__version__}" / "delta.duckdb_extension")
-        )
-        # it fails on a filter that comes twice
-        connection.execute("SET delta_scan_explain_files_filtered = false")
         for name in TABLES:
             connection.execute(f"CREATE VIEW {name} AS SELECT * FROM delta_scan('{folder / name}')")
         _add_views(connection)

@@ -23,7 +23,7 @@ import pytest
 from lakebroker_testing.logs import LogWriter
 from structured_streaming.commit.typed_tables import declare
 from structured_streaming.embedded.apart import EngineApart, EngineEndedError
-from structured_streaming.embedded.connecting import connected
+from structured_streaming.embedded.database import connected
 from structured_streaming.embedded.engine import EmbeddedEngine
 from structured_streaming.embedded.limits import Limits
 from structured_streaming.embedded.running import Running, Watch

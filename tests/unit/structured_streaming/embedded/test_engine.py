@@ -12,14 +12,12 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from structured_streaming.commit.typed_tables import declare
-from structured_streaming.embedded.connecting import connected, connecting
 from structured_streaming.embedded.engine import EmbeddedEngine
 from structured_streaming.embedded.failures import FilesGoneError
 from structured_streaming.embedded.instants import past_instant
@@ -36,7 +34,6 @@ from structured_streaming.union.instants import Instant
 from structured_streaming.views import VIEWS
 from tests.support.lakes.checks import expected_keys
 from tests.support.lakes.union import commit, cuts, every_key, manifest
-from tests.support.waiting import wait_until
 from tests.unit.structured_streaming.embedded.conftest import Opened
 
 
@@ -340,33 +337,6 @@ def test_it_needs_no_spark(store: Path, lake: Path) -> None:
     )
     assert done.stderr == ""
     assert done.stdout.strip() == "[{'n': 80}]"
-
-
-def test_what_is_no_lake_is_said_before_the_extension_is_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    there = threading.Event()
-
-    def slow(*, delta: bool) -> duckdb.DuckDBPyConnection:
-        there.wait(60)
-        return connected(delta=delta)
-
-    monkeypatch.setattr("structured_streaming.embedded.connecting.connected", slow)
-    loading = connecting(str(tmp_path))
-    with pytest.raises(LakeError, match="is no lake"):
-        EmbeddedEngine.open(str(tmp_path), loading=loading)
-    assert not loading.done()
-    there.set()
-    made = loading.result(60)
-
-    def is_closed() -> bool:
-        try:
-            made.execute("SELECT 1")
-        except duckdb.ConnectionException:
-            return True
-        return False
-
-    wait_until(is_closed)
 
 
 def test_a_folder_may_be_named_as_a_url(tmp_path: Path) -> None:

@@ -10,8 +10,7 @@ import duckdb
 import pytest
 
 from structured_streaming.embedded import functions
-from structured_streaming.embedded.connecting import connected
-from structured_streaming.embedded.database import lock
+from structured_streaming.embedded.database import connected, lock
 from structured_streaming.embedded.engine import EmbeddedEngine
 from structured_streaming.embedded.limits import Limits
 from structured_streaming.errors import LakeError

@@ -12,8 +12,7 @@ import duckdb
 import pytest
 
 from structured_streaming.embedded import planning
-from structured_streaming.embedded.connecting import connected
-from structured_streaming.embedded.database import lock
+from structured_streaming.embedded.database import connected, lock
 from structured_streaming.embedded.limits import Limits
 from structured_streaming.embedded.planning import Plan, Planner
 from structured_streaming.embedded.running import Running
