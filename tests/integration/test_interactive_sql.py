@@ -15,8 +15,8 @@ from lakebroker_testing.gateway import Gateway
 from store.log_source import FolderLog
 from structured_streaming.embedded.engine import EmbeddedEngine
 from structured_streaming.errors import UnreachableError
-from structured_streaming.lake import create_tables
 from structured_streaming.maintenance.maintain import maintain
+from tests.support.lakes.empty import empty_lake
 from tests.support.lakes.union import commit, manifest
 
 pytestmark = pytest.mark.timeout(900)
@@ -35,7 +35,7 @@ SELECT h.*, q.ends FROM held h LEFT JOIN (
 
 @pytest.mark.parametrize("by", ["broker", "store", "tables"])
 def test_at_every_instant_queues_have_no_gap_and_no_repeat(tmp_path: Path, by: str) -> None:
-    lake = create_tables(str(tmp_path / "lake")).path
+    lake = empty_lake(str(tmp_path / "lake")).path
     with Gateway(tmp_path / "gateway", patient=True, **OPTIONS) as gateway:
         client, acknowledged, committed, stop = Client(gateway.address), [0], [0], threading.Event()
         rewritten, problems = [0], list[str]()
@@ -88,7 +88,7 @@ def test_at_every_instant_queues_have_no_gap_and_no_repeat(tmp_path: Path, by: s
 
 
 def test_of_a_broker_that_goes_away_there_is_what_the_lake_holds(tmp_path: Path) -> None:
-    lake = create_tables(str(tmp_path / "lake")).path
+    lake = empty_lake(str(tmp_path / "lake")).path
     statement, told = "SELECT count(*) AS n FROM messages WHERE topic = 'orders'", list[str]()
 
     def count(engine: EmbeddedEngine) -> Any:

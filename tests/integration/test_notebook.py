@@ -25,9 +25,9 @@ from broker_gateway.cli.main import app
 from lakebroker_testing.client import Client
 from lakebroker_testing.gateway import ROOT, Gateway
 from structured_streaming.embedded.engine import EmbeddedEngine
-from structured_streaming.lake import create_tables
 from structured_streaming.notebooks.parameters import PARAMETERS
 from structured_streaming.tables import TABLES
+from tests.support.lakes.empty import empty_lake
 from tests.support.lakes.notebook import HOSTILE, HOSTILE_TOPIC, HOURS, SPOILED, make_lake
 from tests.support.spark.notebook_runs import Notebooks, Ran, notebooks, run_in_kernel
 
@@ -85,7 +85,7 @@ def session(spark: SparkSession, lake: Path) -> Iterator[Session]:
 @pytest.fixture(scope="module")
 def empty(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A lake without messages."""
-    return str(create_tables(str(tmp_path_factory.mktemp("notebooks") / "empty")).path)
+    return str(empty_lake(str(tmp_path_factory.mktemp("notebooks") / "empty")).path)
 
 
 class Runs:

@@ -16,11 +16,11 @@ from broker_gateway.transport.certificates import trial_certificate
 from lakebroker_testing.gateway import Gateway
 from lakebroker_testing.prestarted import run
 from structured_streaming.errors import SourceError
-from structured_streaming.lake import create_tables
 from structured_streaming.reput import run_reput
 from structured_streaming.reput_options import ReputOptions
 from structured_streaming.source.data_source import LakebrokerDataSource
 from structured_streaming.sql import query, union_session
+from tests.support.lakes.empty import empty_lake
 from tests.support.lakes.checks import assert_exact
 from tests.support.logs.written import written
 from tests.support.peers.relay import Relay
@@ -176,7 +176,7 @@ def test_the_environments_token_reaches_a_session_that_was_there(
     run_reput(ReputOptions(str(lake), once=True, **named))
     assert assert_exact(lake, secured.store)["messages"] == COUNT
     (lake / "reput_progress").rename(tmp_path / "progress")  # so that all of it is read of the log
-    create_tables(str(lake))
+    empty_lake(str(lake))
     session, tables = union_session(str(lake), {"brokers": secured.address, "tlsCa": str(ca)})
     assert [each.read_text() for each in temporary.rglob("token")] == [TOKEN]
     (count,) = query(session, "SELECT count(*) AS n FROM messages", tables=tables)["n"].to_pylist()

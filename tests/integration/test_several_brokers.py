@@ -19,12 +19,12 @@ from structured_streaming.batch_commits import BatchCommits
 from structured_streaming.commit.delta_commit import DeltaCommitSink
 from structured_streaming.commit.report import BatchReport
 from structured_streaming.errors import UnreachableError
-from structured_streaming.lake import create_tables
 from structured_streaming.reput_source import ReputDataSource
 from structured_streaming.source import log_watch, remote
 from structured_streaming.source.access import Access
 from structured_streaming.source.data_source import LakebrokerDataSource
 from structured_streaming.source.log_range import LogRange
+from tests.support.lakes.empty import empty_lake
 from tests.support.logs.written import written
 from tests.support.peers.relay import Relay
 
@@ -158,7 +158,7 @@ def test_a_broker_cut_off_in_mid_batch_delays_only_itself(
     monkeypatch.setattr(remote, "CALL_S", 3.0)
     monkeypatch.setattr(log_watch, "SHORTEST_REST_S", 0.1)
     lake, reports = tmp_path / "lake", list[BatchReport]()
-    create_tables(str(lake))
+    empty_lake(str(lake))
     commits = BatchCommits(DeltaCommitSink(str(lake)), Access(), reports.append)
 
     def commit(rows: list[dict[str, Any]]) -> None:

@@ -12,12 +12,12 @@ from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_testing.client import OPTIONS, Client
 from lakebroker_testing.gateway import Gateway, ProcessError
 from lakebroker_testing.prestarted import run
-from structured_streaming.lake import create_tables
+from tests.support.lakes.empty import empty_lake
 from tests.support.lakes.union import commit, cuts, manifest
 
 
 def dispatch(lake: Path, store: Path) -> None:
-    create_tables(str(lake))
+    empty_lake(str(lake))
     start, end = cuts(store, 1)
     commit(lake, manifest(lake, store, start, end))
 

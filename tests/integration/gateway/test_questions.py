@@ -35,9 +35,9 @@ from lakebroker_testing.messages import message, send_request
 from lakebroker_testing.ports import free_ports
 from lakebroker_testing.prestarted import Process, start
 from structured_streaming.embedded.engine import EmbeddedEngine
-from structured_streaming.lake import create_tables
 from structured_streaming.source.access import Access
 from structured_streaming.source.log_ends import LogEnds
+from tests.support.lakes.empty import empty_lake
 from tests.support.brokers.with_lake import dispatch
 from tests.support.lakes.union import commit, cuts, manifest
 from tests.support.waiting import LIMIT_S
@@ -70,8 +70,8 @@ class Asked(NamedTuple):
 def all_of_it(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asked]:
     folder = tmp_path_factory.mktemp("questions")
     lake, years = folder / "lake", folder / "years"
-    create_tables(str(lake))
-    create_tables(str(years))
+    empty_lake(str(lake))
+    empty_lake(str(years))
     with LogWriter(folder / "old", "broker-old") as writer:
         writer.record("orders", b"of another age", TAGS="t0", KEYS="old-key", UNIQ_KEY="OLD")
     start, end = cuts(folder / "old", 1)
@@ -236,7 +236,7 @@ def test_lag_is_the_same_wherever_it_is_asked_for(answers: dict[str, Answers]) -
 
 def test_a_queue_without_messages_ends_where_its_broker_says(tmp_path: Path) -> None:
     lake = tmp_path / "lake"
-    create_tables(str(lake))
+    empty_lake(str(lake))
     with Gateway(tmp_path / "gateway", patient=True, **OPTIONS) as gateway:
         at = ("--gateway", gateway.address)
         run("topic", "create", "quiet", "--queues", "1", *at)

@@ -15,9 +15,9 @@ from typer.testing import CliRunner
 
 from broker_gateway.cli.main import app
 from lakebroker_testing.logs import LogWriter
-from structured_streaming.lake import create_tables
 from structured_streaming.tables import TABLES
 from structured_streaming.views import VIEWS
+from tests.support.lakes.empty import empty_lake
 from tests.suite.evidence import EVIDENCE, LONG
 from tests.support.lakes.union import commit, cuts, manifest
 from tests.support.machines.zones import local_time
@@ -28,7 +28,7 @@ MARK = "no row of a table"
 @pytest.fixture(scope="module")
 def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("engines")
-    lake = create_tables(str(folder / "lake")).path
+    lake = empty_lake(str(folder / "lake")).path
     with LogWriter(folder / "store") as writer:
         writer.everything()
         writer.raw(b"no record at all".ljust(500, b"?"))

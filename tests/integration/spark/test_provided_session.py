@@ -18,11 +18,11 @@ from pyspark.sql import SparkSession
 from lakebroker_testing.gateway import ROOT
 from lakebroker_testing.logs import LogWriter
 from structured_streaming.errors import LakeError
-from structured_streaming.lake import create_tables
 from structured_streaming.provided_session import beside
 from structured_streaming.reput import run_reput
 from structured_streaming.reput_options import ReputOptions
 from structured_streaming.sql import lake_session, query
+from tests.support.lakes.empty import empty_lake
 from tests.suite.evidence import EVIDENCE
 from tests.support.lakes.checks import assert_exact
 from tests.support.logs.written import written
@@ -35,7 +35,7 @@ PATIENCE_S = 120.0
 @pytest.mark.timeout(600)
 def test_a_driver_without_delta_goes_on_after_every_command(tmp_path: Path) -> None:
     """A reput and its like in a driver: below in this process, in evidence here too, on two versions of Spark `tests/interop/test_bundle_jobs.py`."""
-    store, lake = written(tmp_path / "store", "broker-a", 200), create_tables(str(tmp_path / "lake")).path
+    store, lake = written(tmp_path / "store", "broker-a", 200), empty_lake(str(tmp_path / "lake")).path
     read = ["reput", "--store", str(store), "--once", "--lake", str(lake)]
     reputs = [[*read, "--metrics-port", "0"], read] if EVIDENCE else []
     asked = {

@@ -24,13 +24,13 @@ from structured_streaming.commit.sink import NUMBERED
 from structured_streaming.commit.snapshot import Snapshot
 from structured_streaming.errors import ForeignWriterError, LakeError, LocationError
 from structured_streaming.iceberg.mirror import LakeMirror
-from structured_streaming.lake import create_tables
 from structured_streaming.maintenance.check import check_lake
 from structured_streaming.maintenance.maintain import maintain
 from structured_streaming.storage.delta_names import SPARK_APPLICATION
 from structured_streaming.storage.local import LocalFolder
 from structured_streaming.tables import DATA_TABLES, REMOVAL_ORDER, TABLES
 from structured_streaming.union.lakes import FolderLake
+from tests.support.lakes.empty import empty_lake
 from tests.suite.evidence import LONG
 from tests.support.lakes.checks import assert_exact
 from tests.support.lakes.iceberg_readers import assert_mirrored, by_pyiceberg
@@ -182,7 +182,7 @@ def test_every_value_is_that_of_the_other_writer_whatever_the_log_holds(
     filled: Filled, tmp_path: Path
 ) -> None:
     lake, other = filled.lake, tmp_path / "other"
-    create_tables(str(other))
+    empty_lake(str(other))
     DeltaCommitSink(str(other)).commit(lake.manifest(0, filled.cuts[-1], other))
     assert rows_of(lake.lake, "quarantine").num_rows >= 5
     for table in DATA_TABLES:

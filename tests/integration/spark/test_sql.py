@@ -20,9 +20,9 @@ from broker_gateway.cli.main import app
 from broker_gateway.cli.sql_engines import Form, of_spark
 from broker_gateway.cli.sql_session import run_text
 from structured_streaming.errors import LakeError, ReadOnlyError
-from structured_streaming.lake import create_tables
 from structured_streaming.read_only import check_read_only
 from structured_streaming.sql import query
+from tests.support.lakes.empty import empty_lake
 from tests.support.lakes.viewed import add
 from tests.support.machines.zones import local_time
 
@@ -47,7 +47,7 @@ def far_away() -> Iterator[None]:
 @pytest.fixture
 def lake(tmp_path: Path) -> Path:
     """Of one message."""
-    lake = create_tables(str(tmp_path / "lake")).path
+    lake = empty_lake(str(tmp_path / "lake")).path
     place = {"broker": "b", "log_id": "l"}
     message = {
         **place,

@@ -20,7 +20,7 @@ from broker_gateway.cli.signals import Signalled, raised_signals
 from broker_gateway.cli.sql_engines import Form, of_spark
 from broker_gateway.cli.sql_session import run_text
 from lakebroker_testing.gateway import ROOT, command
-from structured_streaming.lake import create_tables
+from tests.support.lakes.empty import empty_lake
 from tests.suite.evidence import LONG
 from tests.support.machines.children import children
 from tests.support.waiting import wait_until
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.timeout(600)
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Path:
-    return create_tables(str(tmp_path / "lake")).path
+    return empty_lake(str(tmp_path / "lake")).path
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

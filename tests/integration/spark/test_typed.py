@@ -18,8 +18,8 @@ from typer.testing import CliRunner
 from broker_gateway.cli.main import app
 from lakebroker_testing.logs import LogWriter
 from structured_streaming import reput_query
-from structured_streaming.lake import create_tables
 from structured_streaming.reput_options import ReputOptions
+from tests.support.lakes.empty import empty_lake
 from tests.suite.evidence import LONG
 from tests.support.spark.reput_runs import RunningReput
 from tests.support.waiting import wait_until
@@ -135,7 +135,7 @@ def test_counts_of_typed_rows_and_reasons_are_those_of_the_messages(
     spark: SparkSession, tmp_path: Path, often: None, sink: str
 ) -> None:
     versions = len(FIELDS)
-    store, lake = tmp_path / "store", create_tables(str(tmp_path / "lake")).path
+    store, lake = tmp_path / "store", empty_lake(str(tmp_path / "lake")).path
     options = ReputOptions(str(lake), store=str(store), sink=sink, target_freshness_s=0.0)
     sent: dict[bytes, int] = {}
     bad = number = 0

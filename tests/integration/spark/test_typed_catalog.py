@@ -21,12 +21,12 @@ from structured_streaming.catalog.typed_tables import CatalogTyped
 from structured_streaming.commit.ends import Ends
 from structured_streaming.destination import KeptUpTopics
 from structured_streaming.errors import LakeError
-from structured_streaming.lake import create_tables
 from structured_streaming.staging.wanted import Wanted
 from structured_streaming.storage.local import LocalFolder
 from structured_streaming.tables import REMOVAL_ORDER, TABLES
 from structured_streaming.typed.declaration import FILLING, JSON, Schema
 from structured_streaming.typed_topics import Asked, TypedTopics
+from tests.support.lakes.empty import empty_lake
 from tests.support.lakes.union import commit, cuts, manifest
 
 SCHEMA = CatalogSchema("spark_catalog", "typed_lake")
@@ -46,7 +46,7 @@ V2["properties"]["at"] = {"type": "string", "format": "date-time"}
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Path:
-    return create_tables(str(tmp_path / "lake")).path
+    return empty_lake(str(tmp_path / "lake")).path
 
 
 @pytest.fixture

@@ -13,13 +13,13 @@ from lakebroker_testing.logs import LogWriter
 from structured_streaming.commit.typed_fill import fill
 from structured_streaming.commit.typed_tables import alter, declare
 from structured_streaming.errors import LakeError
-from structured_streaming.lake import create_tables
 from structured_streaming.sql import query, register, register_union
 from structured_streaming.staging.wanted import Wanted
 from structured_streaming.storage.local import LocalFolder
 from structured_streaming.typed.declaration import JSON, Declaration, Schema
 from structured_streaming.union.lakes import FolderLake
 from structured_streaming.union.tables import UnionTables, register_as_of
+from tests.support.lakes.empty import empty_lake
 from tests.support.lakes.union import commit, cuts, manifest
 
 V1 = {
@@ -64,7 +64,7 @@ def test_a_typed_table_with_what_the_log_holds_beyond_it(spark: SparkSession, tm
                 "at": "2026-11-25T00:00:00Z",
             }
             writer.record("topic-1", json.dumps(value).encode())
-    store, lake = writer.folder, create_tables(str(tmp_path / "lake")).path
+    store, lake = writer.folder, empty_lake(str(tmp_path / "lake")).path
     folder = LocalFolder(lake)
     first, second, third, end = cuts(store, 3)
     declare(folder, ORDERS)

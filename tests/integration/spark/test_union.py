@@ -21,7 +21,6 @@ from lakebroker_testing.client import OPTIONS, Client
 from lakebroker_testing.gateway import Gateway
 from lakebroker_testing.logs import LogWriter
 from structured_streaming.errors import LakeError, ReadOnlyError
-from structured_streaming.lake import create_tables
 from structured_streaming.maintenance.maintain import maintain
 from structured_streaming.reput_options import ReputOptions
 from structured_streaming.sql import query, register_union
@@ -31,6 +30,7 @@ from structured_streaming.union.columns import columns_read
 from structured_streaming.union.instants import Instant
 from structured_streaming.union.lakes import FolderLake
 from structured_streaming.union.tables import UnionTables, register_as_of
+from tests.support.lakes.empty import empty_lake
 from tests.suite.evidence import LONG
 from tests.support.lakes.checks import expected_keys
 from tests.support.lakes.union import commit, cuts, every_key, manifest
@@ -43,7 +43,7 @@ SOME = (MESSAGES, CONSUME_QUEUE, QUARANTINE)
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Path:
-    return create_tables(str(tmp_path / "lake")).path
+    return empty_lake(str(tmp_path / "lake")).path
 
 
 def written(folder: Path, broker: str = "broker-a") -> Path:

@@ -15,9 +15,9 @@ _COMMIT = Path("_delta_log", f"{0:020}.json")
 
 
 def empty_lake(place: Path | str) -> Folder:
-    """What `create_tables` makes; in a new folder of this machine in a tenth of its time, and not durably: no place for power cuts."""
+    """What `create_tables` makes; in a new or empty folder of this machine in a tenth of its time, and not durably: no place for power cuts."""
     root = Path(place)
-    if "://" not in str(place) and not root.exists():
+    if "://" not in str(place) and not (root.exists() and any(root.iterdir())):
         for table, (known_id, commit) in _commits().items():
             file = root / table / _COMMIT
             file.parent.mkdir(parents=True)

@@ -25,7 +25,7 @@ from structured_streaming.embedded.engine import EmbeddedEngine
 from structured_streaming.flight.failures import Hidden
 from structured_streaming.flight.server import FlightServer, Listen
 from structured_streaming.flight.service import Sizes, serving
-from structured_streaming.lake import create_tables
+from tests.support.lakes.empty import empty_lake
 from tests.support.lakes.union import commit, cuts, manifest
 from tests.support.waiting import wait_until
 
@@ -44,7 +44,7 @@ def made_lake(folder: Path) -> Path:
     with LogWriter(folder / "store") as writer:
         writer.everything()
     lake = folder / "lake"
-    create_tables(str(lake))
+    empty_lake(str(lake))
     start, middle, end = cuts(writer.folder, 2)
     for first, last in ((start, middle), (middle, end)):
         commit(lake, manifest(lake, writer.folder, first, last))

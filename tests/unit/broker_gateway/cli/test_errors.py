@@ -24,9 +24,9 @@ from store.message_store import MessageStore
 from store.opening import StoreOptions
 from structured_streaming import reput as reput_job
 from structured_streaming.errors import UnreachableError
-from structured_streaming.lake import create_tables
 from structured_streaming.source.access import Access
 from structured_streaming.source.remote import BrokerLog
+from tests.support.lakes.empty import empty_lake
 
 WITHOUT_SPARK = (
     "import sys; sys.modules |= dict.fromkeys(('pyspark', 'delta', 'fastavro')); "
@@ -57,7 +57,7 @@ def test_every_command_takes_the_lake_of_the_environment(tmp_path: Path) -> None
         }
     assert len(found) > 15
     assert set(found.values()) == {"LAKEBROKER_LAKE"}, found
-    lake = str(create_tables(str(tmp_path / "lake")))
+    lake = str(empty_lake(str(tmp_path / "lake")))
     done = CliRunner(env={"LAKEBROKER_LAKE": lake}).invoke(
         app, ["sql", "--json", "SELECT count(*) AS n FROM messages"]
     )

@@ -41,7 +41,7 @@ from lakebroker_pb.lakebroker.admin.v1 import admin_pb2 as own
 from lakebroker_testing.logs import HOST, LogWriter
 from store.log.record import Host, offset_msg_id
 from structured_streaming.embedded.engine import EmbeddedEngine
-from structured_streaming.lake import create_tables
+from tests.support.lakes.empty import empty_lake
 from tests.support.lakes.served import made_lake
 from tests.support.lakes.staged import StagedLake
 from tests.support.lakes.union import commit, cuts, manifest
@@ -395,7 +395,7 @@ def test_a_time_without_a_date_is_an_error_in_a_sentence(
     ],
 )
 def test_what_is_no_text_is_refused(question: tuple[str, ...], tmp_path: Path) -> None:
-    create_tables(str(tmp_path / "lake"))
+    empty_lake(str(tmp_path / "lake"))
     done = CliRunner().invoke(app, [*question, "a\udcff", "--lake", str(tmp_path / "lake")])
     assert (done.exit_code, done.stderr) == (
         2,
@@ -415,7 +415,7 @@ def test_a_lake_that_cannot_be_asked_is_named(tmp_path: Path) -> None:
         2,
         "lakebroker: --lake main.lake is a schema of a catalog, which Spark alone reads: give the folder of its tables\n",
     )
-    create_tables(str(tmp_path / "empty"))
+    empty_lake(str(tmp_path / "empty"))
     status, text = said("message", "k", "--lake", str(tmp_path / "empty"))
     assert (status, text.splitlines()[-1]) == (
         1,

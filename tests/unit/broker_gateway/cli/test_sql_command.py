@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from broker_gateway.cli.main import app
 from lakebroker_testing.logs import LogWriter
-from structured_streaming.lake import create_tables
+from tests.support.lakes.empty import empty_lake
 from tests.support.lakes.union import commit, cuts, manifest
 from tests.support.lakes.viewed import add
 from tests.support.machines.zones import local_time
@@ -31,7 +31,7 @@ ORIGIN = {"topic": "o", "queue_id": 1, "queue_offset": 2, "consumer_group": "g",
 def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Of one message. Nothing here changes it."""
     folder = tmp_path_factory.mktemp("sql")
-    lake = create_tables(str(folder / "lake")).path
+    lake = empty_lake(str(folder / "lake")).path
     place = {"broker": "b", "log_id": "l"}
     add(
         lake,
@@ -174,7 +174,7 @@ def test_an_argument_without_a_statement(lake: Path, engine: str, nothing: str) 
 def half(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A lake that has the first half of a log's 80 messages, and the store with the log."""
     folder = tmp_path_factory.mktemp("half")
-    lake = create_tables(str(folder / "lake")).path
+    lake = empty_lake(str(folder / "lake")).path
     with LogWriter(folder / "store") as writer:
         writer.messages(80)
     first, middle, _ = cuts(writer.folder, 2)

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from broker_gateway.cli.main import app
-from structured_streaming.lake import create_tables
+from tests.support.lakes.empty import empty_lake
 
 V1: dict[str, Any] = {
     "type": "object",
@@ -20,7 +20,7 @@ V1: dict[str, Any] = {
 
 @pytest.fixture
 def lake(tmp_path: Path) -> str:
-    return str(create_tables(str(tmp_path / "lake")))
+    return str(empty_lake(str(tmp_path / "lake")))
 
 
 def schema(folder: Path, value: Any, name: str = "order.json") -> str:

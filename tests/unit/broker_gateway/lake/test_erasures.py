@@ -14,13 +14,13 @@ from broker_gateway.lake.erasures import LakeErasures
 from broker_gateway.lake.reader import Lake
 from store.log.erased import NOTHING, Offsets
 from structured_streaming.errors import LakeError
-from structured_streaming.lake import create_tables
 from structured_streaming.tables import ERASURES
+from tests.support.lakes.empty import empty_lake
 
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Path:
-    create_tables(str(tmp_path / "lake"))
+    empty_lake(str(tmp_path / "lake"))
     return tmp_path / "lake"
 
 
@@ -76,7 +76,7 @@ def test_the_table_made_anew_is_read_anew(lake: Path) -> None:
     with pytest.raises(LakeError, match="erasures"):
         erasures.now()
     assert not erasures.now().has("a", 1)
-    create_tables(str(lake))
+    empty_lake(str(lake))
     told(lake, "b", "a", 2)
     rows = erasures.now()
     assert (rows.has("a", 1), rows.has("a", 2)) == (False, True)

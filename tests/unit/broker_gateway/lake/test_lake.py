@@ -13,11 +13,11 @@ from broker_gateway.lake.reader import Lake, LakeUnreachableError
 from broker_gateway.runtime.errors import StartError
 from structured_streaming.commit.batch import LogSpan, progress_rows
 from structured_streaming.commit.table_log import TableLog
-from structured_streaming.lake import create_tables
 from structured_streaming.staging.table_file import write_file
 from structured_streaming.storage.delta_names import SPARK_APPLICATION
 from structured_streaming.storage.local import LocalFolder
 from structured_streaming.tables import REPUT_PROGRESS
+from tests.support.lakes.empty import empty_lake
 
 
 def commit(lake: Path, *ends: int) -> None:
@@ -30,7 +30,7 @@ def commit(lake: Path, *ends: int) -> None:
 def test_it_follows_the_progress(tmp_path: Path) -> None:
     lake = Lake(str(tmp_path))
     assert lake.dispatched_to("b", "l") == 0
-    create_tables(str(tmp_path))
+    empty_lake(str(tmp_path))
     assert lake.dispatched_to("b", "l") == 0
     for end in range(1, 250):
         commit(tmp_path, end)
@@ -42,13 +42,13 @@ def test_it_follows_the_progress(tmp_path: Path) -> None:
 
 def test_another_lake_in_its_place_is_read_anew(tmp_path: Path) -> None:
     folder = tmp_path / "lake"
-    create_tables(str(folder))
+    empty_lake(str(folder))
     commit(folder, *range(1, 10))
     lake = Lake(str(folder))
     assert lake.dispatched_to("b", "l") == 9
     for ends in ([], [2, 3], list(range(1, 9)), [1] * 20):
         shutil.rmtree(folder)
-        create_tables(str(folder))
+        empty_lake(str(folder))
         commit(folder, *ends)
         assert lake.dispatched_to("b", "l") == (ends[-1] if ends else 0)
 
@@ -57,7 +57,7 @@ def test_a_lake_that_is_gone_cannot_be_read_until_it_is_back(tmp_path: Path) -> 
     folder = tmp_path / "lake"
     lake = Lake(str(folder))
     assert lake.dispatched_to("b", "l") == 0
-    create_tables(str(folder))
+    empty_lake(str(folder))
     commit(folder, 1, 2)
     assert lake.dispatched_to("b", "l") == 2
     away = folder.rename(tmp_path / "away")
@@ -69,7 +69,7 @@ def test_a_lake_that_is_gone_cannot_be_read_until_it_is_back(tmp_path: Path) -> 
 
 
 def test_commits_that_are_gone_are_read_from_the_checkpoint(tmp_path: Path) -> None:
-    create_tables(str(tmp_path))
+    empty_lake(str(tmp_path))
     commit(tmp_path, *range(1, 5))
     lake = Lake(str(tmp_path))
     assert lake.dispatched_to("b", "l") == 4
@@ -83,7 +83,7 @@ def test_what_is_no_lake_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StartError, match="is a file"):
         Lake(str(tmp_path / "file"))
-    create_tables(str(tmp_path / "lake"))
+    empty_lake(str(tmp_path / "lake"))
     (tmp_path / "lake" / "reput_progress" / "_delta_log" / f"{0:020}.json").write_text("torn")
     with pytest.raises(LakeUnreachableError, match="reput_progress"):
         Lake(str(tmp_path / "lake")).dispatched_to("b", "l")
@@ -102,7 +102,7 @@ def test_a_commit_is_believed_only_once_it_is_on_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A later one cannot be read; when that is mended, what came before it is made durable all the same."""
-    create_tables(str(tmp_path))
+    empty_lake(str(tmp_path))
     commit(tmp_path, 5)
     lake, synced, real = Lake(str(tmp_path)), list[str](), LocalFolder.make_durable
     assert lake.dispatched_to("b", "l") == 5
@@ -126,7 +126,7 @@ def test_a_commit_is_believed_only_once_it_is_on_disk(
 
 def test_so_are_the_rows_of_sparks_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It leaves its files to the system, and a progress whose file is cut by a power cut frees no segment."""
-    create_tables(str(tmp_path))
+    empty_lake(str(tmp_path))
     synced, real = list[str](), LocalFolder.make_durable
 
     def make_durable(folder: LocalFolder, names: Iterable[str]) -> None:

@@ -23,11 +23,11 @@ from broker_gateway.messaging.outcome import ServiceError
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_testing.messages import message, send_request
 from structured_streaming.commit.upkeep_log import add_to_upkeep
-from structured_streaming.lake import create_tables
 from structured_streaming.maintenance import retention
 from structured_streaming.retention_rules import parsed
 from structured_streaming.storage.local import LocalFolder
 from structured_streaming.upkeep import RETENTION, row
+from tests.support.lakes.empty import empty_lake
 from tests.suite.evidence import seeds
 from tests.support.brokers.with_lake import (
     LakeBroker,
@@ -210,7 +210,7 @@ def test_while_the_lake_is_away_its_queue_waits_and_others_go_on(broker: LakeBro
         if instead == "a file":
             broker.lake.write_text("no folder")
         elif instead == "an empty lake":
-            create_tables(str(broker.lake))
+            empty_lake(str(broker.lake))
     waiting = broker.begin_receive("t", "g", wait_ms=300_000, invisible_ms=60_000)
     assert not waiting.done
     broker.reset("new", "g", 0, 0)

@@ -29,8 +29,8 @@ from lakebroker_testing.broker import InProcessBroker
 from lakebroker_testing.faults import FaultyStore
 from store.log.record import Host
 from store.opening import StoreOptions
-from structured_streaming.lake import create_tables
 from structured_streaming.tables import TABLES
+from tests.support.lakes.empty import empty_lake
 from tests.support.lakes.staged import StagedLake
 from tests.support.lakes.union import commit, cuts, manifest
 from tests.support.logs.raw import Raw, log_of
@@ -41,7 +41,7 @@ Open = dict[QueueKey, tuple[int, dict[int, int], list[tuple[int, int]]]]
 
 def dispatch(lake: Path, store: Path, parts: int = 3) -> None:
     """All that the log holds goes into the lake, in batches."""
-    create_tables(str(lake))
+    empty_lake(str(lake))
     ends = sorted(set(cuts(store, parts)))
     for start, end in itertools.pairwise(ends):
         commit(lake, manifest(lake, store, start, end))
@@ -366,7 +366,7 @@ def test_a_lake_whose_first_batch_was_cut_off_gives_no_place_twice(tmp_path: Pat
     with InProcessBroker(tmp_path / "old", brokerName="broker-a") as old:
         old.create_topic("t", 1)
         old.send("t", b"1", b"2")
-    create_tables(str(lake))
+    empty_lake(str(lake))
     start, end = cuts(old.root, 1)
     commit(lake, manifest(lake, old.root, start, end), crash_after="consume_queue")
     assert restored(lake, tmp_path / "new") is not None
@@ -422,7 +422,7 @@ def test_a_wrong_place_or_name_is_said(tmp_path: Path, capsys: pytest.CaptureFix
     lake = tmp_path / "lake"
     assert restored(lake, tmp_path / "one") is None
     assert "there is no lake in lakeLocation yet" in capsys.readouterr().out
-    create_tables(str(lake))
+    empty_lake(str(lake))
     assert restored(lake, tmp_path / "two") is None
     assert "queues begin at offset 0" not in capsys.readouterr().out, "a lake without any broker is a new one"
     with InProcessBroker(tmp_path / "old", brokerName="broker-a") as old:

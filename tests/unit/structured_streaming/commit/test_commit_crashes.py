@@ -9,10 +9,10 @@ import pytest
 
 from lakebroker_testing.logs import LogWriter
 from structured_streaming.commit.typed_tables import declare
-from structured_streaming.lake import create_tables
 from structured_streaming.maintenance.check import check_lake
 from structured_streaming.storage.local import LocalFolder
 from structured_streaming.typed.declaration import JSON, Declaration, Schema
+from tests.support.lakes.empty import empty_lake
 from tests.suite.evidence import LONG
 from tests.support.lakes.checks import assert_exact, assert_keys_below_progress, expected_keys, rows
 from tests.support.lakes.dying_calls import DyingCalls
@@ -47,7 +47,7 @@ def test_killed_at_any_call_of_a_commit_the_next_run_leaves_every_table_exact(
 ) -> None:
     """Each run goes on where the one before it died, and dies some calls later: the last ones behind a whole batch."""
     monkeypatch.setattr("structured_streaming.commit.table_log.CHECKPOINT_COMMITS", 3)
-    lake = create_tables(str(tmp_path / "lake")).path
+    lake = empty_lake(str(tmp_path / "lake")).path
     declare(LocalFolder(lake), ORDERS)
     dying = DyingCalls(monkeypatch, when, CALLS)
     expected, reported, unfinished, deaths = expected_keys(store), 0, 0, 0

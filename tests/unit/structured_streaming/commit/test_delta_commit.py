@@ -15,11 +15,11 @@ from structured_streaming.commit.report import BatchReport
 from structured_streaming.commit.sink import STAGED
 from structured_streaming.commit.table_log import TableLog
 from structured_streaming.errors import ForeignWriterError, LakeError
-from structured_streaming.lake import create_tables
 from structured_streaming.staging.table_file import write_file
 from structured_streaming.storage.delta_names import SPARK_APPLICATION
 from structured_streaming.storage.local import LocalFolder
 from structured_streaming.tables import MESSAGES, REPUT_PROGRESS, Table
+from tests.support.lakes.empty import empty_lake
 
 
 def staged(lake: Path, start: int, end: int, broker: str = "b") -> list[dict[str, Any]]:
@@ -37,7 +37,7 @@ def offsets(lake: Path) -> list[int]:
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Path:
-    return create_tables(str(tmp_path / "lake")).path
+    return empty_lake(str(tmp_path / "lake")).path
 
 
 def test_one_of_two_writers_of_a_batch_wins(lake: Path) -> None:
@@ -147,7 +147,7 @@ def test_odd_names_hold_a_lake_that_grows(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("structured_streaming.commit.table_log.CHECKPOINT_COMMITS", 2)
-    lake = create_tables(str(tmp_path / name)).path
+    lake = empty_lake(str(tmp_path / name)).path
     sink = DeltaCommitSink(str(lake))
     for number in range(5):
         sink.commit(staged(lake, number, number + 1))

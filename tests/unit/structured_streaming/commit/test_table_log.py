@@ -20,15 +20,15 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from structured_streaming.commit.log_cleaning import remove_checkpoints
 from structured_streaming.commit.table_log import CHECKPOINT_COMMITS, TableLog, VersionTakenError
 from structured_streaming.errors import LakeError
-from structured_streaming.lake import create_tables
 from structured_streaming.staging.table_file import write_file
 from structured_streaming.storage.local import LocalFolder
 from structured_streaming.tables import QUARANTINE
+from tests.support.lakes.empty import empty_lake
 
 
 @pytest.fixture
 def table(tmp_path: Path) -> Path:
-    create_tables(str(tmp_path))
+    empty_lake(str(tmp_path))
     return tmp_path / QUARANTINE.name
 
 

@@ -13,7 +13,7 @@ import pytest
 from lakebroker_testing.logs import LogWriter
 from structured_streaming.embedded.engine import EmbeddedEngine
 from structured_streaming.embedded.limits import Limits
-from structured_streaming.lake import create_tables
+from tests.support.lakes.empty import empty_lake
 from tests.support.lakes.union import commit, cuts, manifest
 
 Opened = Callable[..., EmbeddedEngine]
@@ -39,7 +39,7 @@ def store(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Path:
-    return create_tables(str(tmp_path / "lake")).path
+    return empty_lake(str(tmp_path / "lake")).path
 
 
 class Standing(NamedTuple):
@@ -52,7 +52,7 @@ class Standing(NamedTuple):
 @pytest.fixture(scope="session")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standing]:
     folder = tmp_path_factory.mktemp("standing")
-    lake, store = create_tables(str(folder / "lake")).path, written(folder / "store")
+    lake, store = empty_lake(str(folder / "lake")).path, written(folder / "store")
     for start, end in itertools.pairwise(cuts(store, 3)):
         commit(lake, manifest(lake, store, start, end))
     with EmbeddedEngine.open(str(lake), limits=Limits(seconds=600)) as engine:

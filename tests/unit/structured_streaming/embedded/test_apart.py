@@ -29,10 +29,10 @@ from structured_streaming.embedded.limits import Limits
 from structured_streaming.embedded.running import Running, Watch
 from structured_streaming.embedded.worker import _Call
 from structured_streaming.errors import LakeError, LocationError, ReadOnlyError
-from structured_streaming.lake import create_tables
 from structured_streaming.scratch import SQL, remove_scratch, scratch_folder
 from structured_streaming.storage.local import LocalFolder
 from structured_streaming.typed.declaration import JSON, Declaration, Schema
+from tests.support.lakes.empty import empty_lake
 from tests.support.lakes.union import commit, cuts, manifest
 from tests.support.waiting import LIMIT_S, wait_until
 
@@ -90,7 +90,7 @@ def lasting_lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("lasting")
     with LogWriter(folder / "store") as writer:
         writer.messages(80)
-    lake = create_tables(str(folder / "lake")).path
+    lake = empty_lake(str(folder / "lake")).path
     commit(lake, manifest(lake, writer.folder, *cuts(writer.folder, 1)))
     return lake
 

@@ -24,7 +24,6 @@ from structured_streaming.embedded.instants import past_instant
 from structured_streaming.embedded.limits import Limits
 from structured_streaming.embedded.running import Running, Watch
 from structured_streaming.errors import LakeError, UnreachableError
-from structured_streaming.lake import create_tables
 from structured_streaming.storage.local import LocalFolder
 from structured_streaming.storage.location import lake_folder
 from structured_streaming.tables import DATA_TABLES, TABLES
@@ -32,6 +31,7 @@ from structured_streaming.typed.declaration import JSON, Declaration, Schema
 from structured_streaming.union.followed import FollowedLake
 from structured_streaming.union.instants import Instant
 from structured_streaming.views import VIEWS
+from tests.support.lakes.empty import empty_lake
 from tests.support.lakes.checks import expected_keys
 from tests.support.lakes.union import commit, cuts, every_key, manifest
 from tests.unit.structured_streaming.embedded.conftest import Opened
@@ -340,7 +340,7 @@ def test_it_needs_no_spark(store: Path, lake: Path) -> None:
 
 
 def test_a_folder_may_be_named_as_a_url(tmp_path: Path) -> None:
-    create_tables(str(tmp_path / "a lake"))
+    empty_lake(str(tmp_path / "a lake"))
     with EmbeddedEngine.open(f"file://{tmp_path}/a%20lake") as engine:
         assert one(engine, "SELECT count(*) FROM messages") == 0
 

@@ -12,9 +12,9 @@ from store.log.erased import Offsets, write_erased
 from store.log_source import FolderLog
 from structured_streaming.embedded.engine import EmbeddedEngine
 from structured_streaming.errors import UnreachableError
-from structured_streaming.lake import create_tables
 from structured_streaming.maintenance.erasure import purge
 from structured_streaming.source.logs import StoreFolder
+from tests.support.lakes.empty import empty_lake
 from tests.support.lakes.marked import TOPIC, MarkedLake
 
 IDS = f"SELECT message_id FROM messages WHERE topic = '{TOPIC}' ORDER BY message_id"
@@ -122,7 +122,7 @@ def test_where_queues_end_is_shown(lake: MarkedLake) -> None:
 def test_a_log_that_does_not_tell_what_is_erased_is_left_out_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lake = create_tables(str(tmp_path / "lake")).path
+    lake = empty_lake(str(tmp_path / "lake")).path
     for broker in "ab":
         with LogWriter(tmp_path / broker, broker) as writer:
             placed = [writer.record("t", b"", UNIQ_KEY=f"{broker}{n}") for n in range(2)]

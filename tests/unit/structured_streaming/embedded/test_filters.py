@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from lakebroker_testing.logs import LogWriter
 from structured_streaming.embedded.engine import EmbeddedEngine
 from structured_streaming.embedded.filters import filtered
-from structured_streaming.lake import create_tables
 from structured_streaming.rows.conditions import Condition
+from tests.support.lakes.empty import empty_lake
 
 TEXTS = (
     "a",
@@ -52,7 +52,7 @@ def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engines]:
             for queue_id in range(3):
                 group = TEXTS[(n + queue_id) % len(TEXTS)]
                 writer.record(f"topic-{n % 2}", b"", queue_id, TAGS=text, __SHARDINGKEY=group)
-    lake = create_tables(str(folder / "lake")).path
+    lake = empty_lake(str(folder / "lake")).path
     with (
         EmbeddedEngine.open(str(lake), source={"store": str(folder / "store")}) as union,
         contextlib.closing(duckdb.connect()) as plain,

@@ -16,7 +16,7 @@ from structured_streaming.embedded.pinned import AttachedTables
 from structured_streaming.embedded.results import taken
 from structured_streaming.embedded.running import Running, Watch
 from structured_streaming.errors import LakeError, ReadOnlyError
-from structured_streaming.lake import create_tables
+from tests.support.lakes.empty import empty_lake
 from tests.support.waiting import wait_until
 from tests.unit.structured_streaming.embedded.conftest import Opened
 
@@ -255,7 +255,7 @@ ENDLESS = (
 @pytest.fixture(scope="module")
 def hurried(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedEngine]:
     """Whose statements have no time. That an engine goes on behind one that was ended, cancelled ones show."""
-    lake = create_tables(str(tmp_path_factory.mktemp("hurried") / "lake"))
+    lake = empty_lake(str(tmp_path_factory.mktemp("hurried") / "lake"))
     with EmbeddedEngine.open(str(lake), Limits(256 << 20, seconds=0.1, threads=1)) as engine:
         yield engine
 

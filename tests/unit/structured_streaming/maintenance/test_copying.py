@@ -17,7 +17,6 @@ from structured_streaming.commit.delta_commit import LakeProgress
 from structured_streaming.commit.snapshot import DataFile, Snapshot
 from structured_streaming.commit.table_log import TableLog
 from structured_streaming.errors import LakeError, LocationError
-from structured_streaming.lake import create_tables
 from structured_streaming.maintenance import copying
 from structured_streaming.maintenance.check import check_lake
 from structured_streaming.maintenance.copying import MARK, CopyReport, copy_lake
@@ -26,6 +25,7 @@ from structured_streaming.maintenance.maintain import maintain
 from structured_streaming.storage.folder import Folder
 from structured_streaming.storage.local import LocalFolder
 from structured_streaming.tables import TABLES
+from tests.support.lakes.empty import empty_lake
 from tests.suite.evidence import LONG, rounds
 from tests.support.lakes.checks import assert_exact, assert_exact_below_progress
 from tests.support.lakes.dying_calls import DyingCalls
@@ -249,7 +249,7 @@ def test_places_that_cannot_be_a_copy_are_refused_by_name(lake: ReputLake, tmp_p
     file = tmp_path / "file"
     file.write_text("no folder")
     made = tmp_path / "made"
-    create_tables(str(made))
+    empty_lake(str(made))
     copy_lake(str(lake.lake), str(to))
     for target, said in (
         (full, "is not empty and no copy of a lake: it holds 'notes.txt'"),

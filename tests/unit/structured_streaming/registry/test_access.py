@@ -19,7 +19,6 @@ from structured_streaming import destination
 from structured_streaming.commit.typed_lake import FolderTyped
 from structured_streaming.destination import KeptUpTopics
 from structured_streaming.errors import LakeError
-from structured_streaming.lake import create_tables
 from structured_streaming.registry import http, questions
 from structured_streaming.registry.access import NOTHING, RegistryAccess
 from structured_streaming.registry.subject import Registry, RegistryAwayError
@@ -27,6 +26,7 @@ from structured_streaming.reput_options import ReputOptions, checked
 from structured_streaming.storage.local import LocalFolder
 from structured_streaming.typed.declaration import FILLING
 from structured_streaming.typed_topics import of_registry, topics_of
+from tests.support.lakes.empty import empty_lake
 from tests.support.lakes.schema_registry import SchemaRegistry, until
 from tests.support.lakes.typed_batches import Log, framed
 
@@ -232,7 +232,7 @@ def test_the_command_and_the_reputs_refresh_send_them(
 ) -> None:
     monkeypatch.setattr(questions, "REGISTRY_S", 0.0)
     server.wants = f"Bearer {TOKEN}"
-    lake = create_tables(str(tmp_path / "lake")).path
+    lake = empty_lake(str(tmp_path / "lake")).path
     access = with_token(server, tmp_path)
 
     def add(*more: str) -> tuple[int, str]:
@@ -274,7 +274,7 @@ def test_a_reput_of_a_folder_has_them(
     server: SchemaRegistry, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     server.wants = f"Bearer {TOKEN}"
-    lake, access = create_tables(str(tmp_path / "lake")).path, with_token(server, tmp_path)
+    lake, access = empty_lake(str(tmp_path / "lake")).path, with_token(server, tmp_path)
     added = topics_of(str(lake), access).add(of_registry("orders", server.url, access=access), print)
     log = Log(lake)
     log.batch((added.declared,), framed(9, ORDER, {"id": 1}))
@@ -289,7 +289,7 @@ def test_a_reput_of_a_folder_has_them(
 
 def test_maintenance_fills_with_them(server: SchemaRegistry, tmp_path: Path) -> None:
     server.wants = f"Bearer {TOKEN}"
-    lake, access = create_tables(str(tmp_path / "lake")).path, with_token(server, tmp_path)
+    lake, access = empty_lake(str(tmp_path / "lake")).path, with_token(server, tmp_path)
     topics_of(str(lake), access).add(of_registry("orders", server.url, access=access), print)
     log = Log(lake)
     log.batch((), framed(9, ORDER, {"id": 1}))

@@ -19,7 +19,6 @@ from google.protobuf import descriptor_pb2
 from structured_streaming.commit.typed_lake import FolderTyped
 from structured_streaming.destination import KeptUpTopics
 from structured_streaming.errors import LakeError
-from structured_streaming.lake import create_tables
 from structured_streaming.registry import subject as subject_module
 from structured_streaming.registry.references import MOST_REFERENCES
 from structured_streaming.registry.subject import Registered, Registry, RegistryAwayError
@@ -28,6 +27,7 @@ from structured_streaming.typed.avro_bodies import AvroBodies
 from structured_streaming.typed.json_bodies import JsonBodies
 from structured_streaming.typed.protobuf_bodies import ProtobufBodies
 from structured_streaming.typed_topics import columns, of_registry, topics_of
+from tests.support.lakes.empty import empty_lake
 from tests.support.lakes.schema_registry import SchemaRegistry
 from tests.support.lakes.typed_batches import Log, framed
 
@@ -324,7 +324,7 @@ def _is_read(text: str) -> bool:
 
 
 def test_a_version_that_cannot_be_made_keeps_no_other_from_it(server: SchemaRegistry, tmp_path: Path) -> None:
-    lake = create_tables(str(tmp_path / "lake")).path
+    lake = empty_lake(str(tmp_path / "lake")).path
     server.add(1, record("Order", ("id", "long")))
     server.add(
         2, record("Order", ("id", "long"), ("total", "shop.money.Money")), references=[("m", "money", 1)]

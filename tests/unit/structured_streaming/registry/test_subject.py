@@ -15,12 +15,12 @@ from google.protobuf import descriptor_pb2
 from structured_streaming.commit.typed_lake import FolderTyped
 from structured_streaming.destination import KeptUpTopics
 from structured_streaming.errors import LakeError
-from structured_streaming.lake import create_tables
 from structured_streaming.registry import questions
 from structured_streaming.registry.subject import Registry, RegistryAwayError
 from structured_streaming.storage.local import LocalFolder
 from structured_streaming.typed.declaration import AVRO, Declaration, Schema
 from structured_streaming.typed_topics import of_registry, topics_of
+from tests.support.lakes.empty import empty_lake
 from tests.support.lakes.schema_registry import SchemaRegistry, until
 from tests.support.lakes.typed_batches import Log, framed
 
@@ -33,7 +33,7 @@ def server() -> Iterator[SchemaRegistry]:
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Path:
-    return create_tables(str(tmp_path / "lake")).path
+    return empty_lake(str(tmp_path / "lake")).path
 
 
 def order(*fields: Any) -> dict[str, Any]:

@@ -15,10 +15,10 @@ from lakebroker_testing.logs import LogWriter
 from store.log_reader import LogReader
 from structured_streaming.commit.delta_commit import DeltaCommitSink, LakeProgress
 from structured_streaming.errors import GapError, LostDataError, SourceError
-from structured_streaming.lake import create_tables
 from structured_streaming.maintenance.copying import copy_lake
 from structured_streaming.reput_source import ReputDataSource
 from structured_streaming.tables import DATA_TABLES, QUARANTINE
+from tests.support.lakes.empty import empty_lake
 from tests.support.lakes.checks import expected_keys, rows
 
 SEGMENT = 1 << 16
@@ -69,7 +69,7 @@ def reput(
 
 def test_a_log_that_the_lake_is_ahead_of_delays_only_itself(tmp_path: Path) -> None:
     lake, kept, lost = tmp_path / "lake", tmp_path / "kept", tmp_path / "lost"
-    create_tables(str(lake))
+    empty_lake(str(lake))
     store_with_damage(kept, "broker-a", 100)
     store_with_damage(lost, "broker-b", 100)
     shutil.copytree(lost, tmp_path / "copy")
@@ -126,7 +126,7 @@ def assert_all_but(
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Path:
-    create_tables(str(tmp_path / "lake"))
+    empty_lake(str(tmp_path / "lake"))
     return tmp_path / "lake"
 
 

@@ -20,11 +20,11 @@ from store.log_source import StoreLog
 from store.scan import scan
 from structured_streaming.commit.delta_commit import DeltaCommitSink, LakeProgress
 from structured_streaming.errors import SourceError
-from structured_streaming.lake import create_tables
 from structured_streaming.reput_source import ReputDataSource
 from structured_streaming.source.data_source import LakebrokerDataSource
 from structured_streaming.source.log_range import LogRange
 from structured_streaming.tables import DATA_TABLES
+from tests.support.lakes.empty import empty_lake
 from tests.support.lakes.checks import assert_exact
 from tests.support.logs.written import written
 
@@ -212,7 +212,7 @@ def reput(lake: Path, *stores: Path, crash_after: int = 1 << 30) -> list[set[str
 
 def test_logs_that_come_and_go_between_crashes_catch_up(tmp_path: Path) -> None:
     a, b, c = (written(tmp_path / name, f"broker-{name}", 20) for name in "abc")
-    lake = create_tables(str(tmp_path / "lake")).path
+    lake = empty_lake(str(tmp_path / "lake")).path
     with pytest.raises(KeyboardInterrupt):
         reput(lake, a, b, c, crash_after=1)
     for stores in ((a,), (a, c)):  # b is silent; each run dies while it catches up
@@ -232,7 +232,7 @@ def logs(*stores: Path) -> list[tuple[str, str]]:
 
 def test_a_log_of_which_a_batch_read_a_part_is_not_left_alone_longer_each_time(tmp_path: Path) -> None:
     store = written(tmp_path / "store", "broker-a", 40, body=1000)
-    lake = create_tables(str(tmp_path / "lake")).path
+    lake = empty_lake(str(tmp_path / "lake")).path
     stream, sink = reader(store, lake=str(lake), partitionBytes="2000"), DeltaCommitSink(str(lake))
     watch, offset = stream._watch, stream.initialOffset()
     for _ in range(3):
@@ -248,7 +248,7 @@ def test_a_log_of_which_a_batch_read_a_part_is_not_left_alone_longer_each_time(t
 def test_a_log_of_whose_first_batch_nothing_was_read_is_read_from_its_beginning(tmp_path: Path) -> None:
     """Its broker died meanwhile. Spark's offset has what was planned, and the lake nothing."""
     store = written(tmp_path / "store", "broker-a", 40, body=1000)
-    lake = create_tables(str(tmp_path / "lake")).path
+    lake = empty_lake(str(tmp_path / "lake")).path
     stream, sink = reader(store, lake=str(lake), maxBytesPerTrigger="20000"), DeltaCommitSink(str(lake))
     offset = stream.initialOffset()
     latest = next_offset(stream, offset)
@@ -271,7 +271,7 @@ def next_offset(stream: Any, offset: dict[str, Any]) -> dict[str, Any]:
 
 def test_a_reput_that_goes_on_is_told_once_that_it_is_up_to_date(tmp_path: Path) -> None:
     store, lake, notes = written(tmp_path / "store", "broker-a", 100), tmp_path / "lake", tmp_path / "notes"
-    create_tables(str(lake))
+    empty_lake(str(lake))
     sink = DeltaCommitSink(str(lake))
     stream = reader(store, lake=str(lake), notes=str(notes))
     offset = stream.initialOffset()

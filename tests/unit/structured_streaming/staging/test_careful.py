@@ -11,11 +11,11 @@ import pytest
 
 from structured_streaming.commit.delta_commit import DeltaCommitSink
 from structured_streaming.errors import LakeError
-from structured_streaming.lake import create_tables
 from structured_streaming.source.log_range import LogRange
 from structured_streaming.staging.careful import stage_carefully
 from structured_streaming.staging.stage import stage
 from structured_streaming.staging.wanted import EVERYTHING
+from tests.support.lakes.empty import empty_lake
 from tests.support.logs.raw import Raw, log_of, message
 
 KILLER = """
@@ -36,7 +36,7 @@ COLUMNS = ["table", "rows", "start", "end", "log_end", "target"]
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Path:
-    create_tables(str(tmp_path / "lake"))
+    empty_lake(str(tmp_path / "lake"))
     return tmp_path / "lake"
 
 

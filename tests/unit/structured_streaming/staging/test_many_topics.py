@@ -12,9 +12,9 @@ import pytest
 
 from lakebroker_testing.logs import encoded, pending
 from structured_streaming.commit.delta_commit import DeltaCommitSink
-from structured_streaming.lake import create_tables
 from structured_streaming.source.log_range import LogRange
 from structured_streaming.staging.stage import stage
+from tests.support.lakes.empty import empty_lake
 from tests.suite.evidence import EVIDENCE
 
 MANY = 100_000 if EVIDENCE else 20_000
@@ -51,7 +51,7 @@ def log_of(topics: int, base: int) -> bytes:
 
 def counted(lake: Path, topics: int) -> tuple[Calls, list[dict[str, Any]]]:
     """The calls of a batch from staging to its commit, and its manifest."""
-    create_tables(str(lake))
+    empty_lake(str(lake))
     sink = DeltaCommitSink(str(lake))
     end = 0
     for _ in range(2):  # what is loaded once is by the first

@@ -9,14 +9,14 @@ import pytest
 
 from lakebroker_testing.logs import blank, encoded, pending
 from structured_streaming.errors import UnreachableError
-from structured_streaming.lake import create_tables
 from structured_streaming.source.log_range import LogRange
 from structured_streaming.staging import stage as staging
+from tests.support.lakes.empty import empty_lake
 
 
 @pytest.mark.parametrize("bit", range(32))
 def test_behind_a_blank_whose_size_is_damaged_the_next_segment_is_read(tmp_path: Path, bit: int) -> None:
-    lake = create_tables(str(tmp_path / "lake")).path
+    lake = empty_lake(str(tmp_path / "lake")).path
     segment = 4096
     first, starts = encoded(pending(KEYS=f"k{n}") for n in range(10))
     second, _ = encoded((pending(KEYS=f"k{n}") for n in range(10)), segment)
@@ -33,7 +33,7 @@ def test_of_a_range_that_cannot_be_read_to_its_end_no_file_is_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(staging, "GROUP_BYTES", 1)
-    lake = create_tables(str(tmp_path / "lake")).path
+    lake = empty_lake(str(tmp_path / "lake")).path
     data, starts = encoded(pending(KEYS=f"k{n}") for n in range(20))
     written: list[int] = []
 

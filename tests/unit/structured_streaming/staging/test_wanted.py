@@ -13,11 +13,11 @@ from deltalake import DeltaTable
 
 from structured_streaming.commit.delta_commit import DeltaCommitSink
 from structured_streaming.errors import SourceError
-from structured_streaming.lake import create_tables
 from structured_streaming.reput_options import ReputOptions
 from structured_streaming.source.log_range import LogRange
 from structured_streaming.staging.stage import stage
 from structured_streaming.staging.wanted import EVERYTHING, Wanted, wanted
+from tests.support.lakes.empty import empty_lake
 from tests.support.logs.raw import Raw, log_of
 
 RECORDS = (
@@ -32,7 +32,7 @@ BYTES = len(log_of(*RECORDS))
 
 def taken(lake: Path, start: int, chosen: Wanted) -> dict[str, pa.Table]:
     """The rows of the log, as one that begins at `start`, in each table that has some."""
-    create_tables(str(lake))
+    empty_lake(str(lake))
     part = LogRange("store:-", "b", "l", start, start + BYTES, start + BYTES)
     data = log_of(*RECORDS, base=start)
     (manifest,) = list(stage(str(lake), part, iter([(start, data)]), chosen))

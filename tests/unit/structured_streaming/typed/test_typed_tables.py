@@ -24,7 +24,6 @@ from structured_streaming.commit.typed_lake import FolderTyped
 from structured_streaming.commit.typed_tables import alter, declare, look
 from structured_streaming.destination import KeptUpTopics
 from structured_streaming.errors import LakeError, StoreAwayError
-from structured_streaming.lake import create_tables
 from structured_streaming.maintenance import maintain as maintenance
 from structured_streaming.maintenance.maintain import maintain
 from structured_streaming.staging.stage import stage
@@ -34,6 +33,7 @@ from structured_streaming.typed.declaration import ACTIVE, FILLING, JSON, Declar
 from structured_streaming.typed.fields import SchemaError
 from structured_streaming.typed_topics import Asked, TypedTopics
 from structured_streaming.union.followed import FollowedLake
+from tests.support.lakes.empty import empty_lake
 
 V1 = {"type": "object", "properties": {"id": {"type": "integer"}}, "required": ["id"]}
 V2 = {
@@ -88,7 +88,7 @@ class Log:
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Path:
-    return create_tables(str(tmp_path / "lake")).path
+    return empty_lake(str(tmp_path / "lake")).path
 
 
 def rows(lake: Path, table: str = "typed_orders") -> list[dict[str, Any]]:

@@ -24,7 +24,6 @@ from structured_streaming import sql
 from structured_streaming.embedded.instants import hidden_records
 from structured_streaming.erased import Erased
 from structured_streaming.errors import LakeError, SameBrokerError, SourceError, UnreachableError
-from structured_streaming.lake import create_tables
 from structured_streaming.source import log_ends
 from structured_streaming.source.access import Access
 from structured_streaming.source.log_ends import LogEnds
@@ -33,6 +32,7 @@ from structured_streaming.union.followed import committed
 from structured_streaming.union.instants import Instant, Rows, age_of, batch_or_time
 from structured_streaming.union.lakes import FolderLake
 from structured_streaming.union.tails import tails_of
+from tests.support.lakes.empty import empty_lake
 from tests.support.lakes.union import commit, cuts, manifest
 
 NO_SESSION: Any = None
@@ -48,7 +48,7 @@ def store(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def lake(tmp_path: Path) -> LocalFolder:
-    create_tables(str(tmp_path / "lake"))
+    empty_lake(str(tmp_path / "lake"))
     return LocalFolder(tmp_path / "lake")
 
 

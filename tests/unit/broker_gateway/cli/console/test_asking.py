@@ -27,7 +27,7 @@ from lakebroker_pb.apache.rocketmq.v2 import admin_pb2 as public
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.lakebroker.admin.v1 import admin_pb2 as own
 from structured_streaming.errors import LocationError
-from structured_streaming.lake import create_tables
+from tests.support.lakes.empty import empty_lake
 from tests.support.brokers.with_lake import LakeBroker
 from tests.support.lakes import example as example_lake
 from tests.support.lakes.staged import StagedLake
@@ -237,7 +237,7 @@ def test_a_lake_that_is_made_anew_at_its_place_is_opened_anew(
     batches = "SELECT count(*) AS batches FROM reput_progress"
     assert engine.rows(batches)[0]["batches"] > 0
     shutil.rmtree(place)
-    create_tables(str(place))
+    empty_lake(str(place))
     now += lake_engine.LOOKED_S
     assert engine.rows(batches) == [{"batches": 0}]
 
@@ -287,7 +287,7 @@ def test_a_lake_that_cannot_be_opened_is_said_and_tried_again_a_while_later(
     engine = LakeEngine(str(tmp_path / "later"), {})
     with pytest.raises(AskError, match=r"no lake yet at .*later"):
         engine.rows("SELECT 1")
-    create_tables(str(tmp_path / "later"))
+    empty_lake(str(tmp_path / "later"))
     now += lake_engine.AGAIN_S / 2
     with pytest.raises(AskError, match="later"):
         engine.rows("SELECT 1")

@@ -19,7 +19,6 @@ from broker_gateway.cli.gateway_calls import Reached
 from broker_gateway.cli.main import app
 from broker_gateway.transport.certificates import trial_certificate
 from lakebroker_testing.ports import free_ports
-from structured_streaming.lake import create_tables
 
 ROOT = Path(__file__).resolve().parents[5]
 HERE = Reached("127.0.0.1:1", "", None, None)
@@ -92,7 +91,7 @@ def test_a_lake_that_is_not_made_yet_is_waited_for(tmp_path: Path, capfd: pytest
 def test_a_lake_that_lacks_a_table_is_waited_for_and_called_what_it_is(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    create_tables(str(tmp_path))
+    empty_lake(str(tmp_path))
     shutil.rmtree(tmp_path / "quarantine")
     command._check_lake(str(tmp_path))
     with pytest.raises(AskError) as asked:
@@ -149,6 +148,7 @@ from importlib import util
 find = util.find_spec
 util.find_spec = lambda name, *rest: None if name == "nicegui" else find(name, *rest)
 from broker_gateway.cli.main import app
+from tests.support.lakes.empty import empty_lake
 assert not {"nicegui", "fastapi", "uvicorn"} & set(sys.modules), "imported by a command that needs none"
 app(["console", "--port", "0"])
 """
