@@ -20,8 +20,8 @@ from structured_streaming.reput import run_reput
 from structured_streaming.reput_options import ReputOptions
 from structured_streaming.source.data_source import LakebrokerDataSource
 from structured_streaming.sql import query, union_session
-from tests.support.lakes.empty import empty_lake
 from tests.support.lakes.checks import assert_exact
+from tests.support.lakes.empty import empty_lake
 from tests.support.logs.written import written
 from tests.support.peers.relay import Relay
 

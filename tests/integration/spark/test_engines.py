@@ -17,8 +17,8 @@ from broker_gateway.cli.main import app
 from lakebroker_testing.logs import LogWriter
 from structured_streaming.tables import TABLES
 from structured_streaming.views import VIEWS
-from tests.support.lakes.empty import empty_lake
 from tests.suite.evidence import EVIDENCE, LONG
+from tests.support.lakes.empty import empty_lake
 from tests.support.lakes.union import commit, cuts, manifest
 from tests.support.machines.zones import local_time
 

@@ -22,9 +22,9 @@ from structured_streaming.provided_session import beside
 from structured_streaming.reput import run_reput
 from structured_streaming.reput_options import ReputOptions
 from structured_streaming.sql import lake_session, query
-from tests.support.lakes.empty import empty_lake
 from tests.suite.evidence import EVIDENCE
 from tests.support.lakes.checks import assert_exact
+from tests.support.lakes.empty import empty_lake
 from tests.support.logs.written import written
 from tests.support.spark.hosted_driver import state
 from tests.support.spark.reput_runs import reput_once

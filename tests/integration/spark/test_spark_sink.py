@@ -30,9 +30,9 @@ from structured_streaming.storage.delta_names import SPARK_APPLICATION
 from structured_streaming.storage.local import LocalFolder
 from structured_streaming.tables import DATA_TABLES, REMOVAL_ORDER, TABLES
 from structured_streaming.union.lakes import FolderLake
-from tests.support.lakes.empty import empty_lake
 from tests.suite.evidence import LONG
 from tests.support.lakes.checks import assert_exact
+from tests.support.lakes.empty import empty_lake
 from tests.support.lakes.iceberg_readers import assert_mirrored, by_pyiceberg
 from tests.support.lakes.iceberg_readers import opened as mirror_of
 from tests.support.lakes.maintained import rows_of

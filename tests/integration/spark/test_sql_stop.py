@@ -20,8 +20,8 @@ from broker_gateway.cli.signals import Signalled, raised_signals
 from broker_gateway.cli.sql_engines import Form, of_spark
 from broker_gateway.cli.sql_session import run_text
 from lakebroker_testing.gateway import ROOT, command
-from tests.support.lakes.empty import empty_lake
 from tests.suite.evidence import LONG
+from tests.support.lakes.empty import empty_lake
 from tests.support.machines.children import children
 from tests.support.waiting import wait_until
 

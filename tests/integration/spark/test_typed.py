@@ -19,8 +19,8 @@ from broker_gateway.cli.main import app
 from lakebroker_testing.logs import LogWriter
 from structured_streaming import reput_query
 from structured_streaming.reput_options import ReputOptions
-from tests.support.lakes.empty import empty_lake
 from tests.suite.evidence import LONG
+from tests.support.lakes.empty import empty_lake
 from tests.support.spark.reput_runs import RunningReput
 from tests.support.waiting import wait_until
 

@@ -30,9 +30,9 @@ from structured_streaming.union.columns import columns_read
 from structured_streaming.union.instants import Instant
 from structured_streaming.union.lakes import FolderLake
 from structured_streaming.union.tables import UnionTables, register_as_of
-from tests.support.lakes.empty import empty_lake
 from tests.suite.evidence import LONG
 from tests.support.lakes.checks import expected_keys
+from tests.support.lakes.empty import empty_lake
 from tests.support.lakes.union import commit, cuts, every_key, manifest
 from tests.support.spark.reput_runs import RunningReput
 

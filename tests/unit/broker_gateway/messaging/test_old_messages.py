@@ -27,7 +27,6 @@ from structured_streaming.maintenance import retention
 from structured_streaming.retention_rules import parsed
 from structured_streaming.storage.local import LocalFolder
 from structured_streaming.upkeep import RETENTION, row
-from tests.support.lakes.empty import empty_lake
 from tests.suite.evidence import seeds
 from tests.support.brokers.with_lake import (
     LakeBroker,
@@ -39,6 +38,7 @@ from tests.support.brokers.with_lake import (
     send,
     take_away,
 )
+from tests.support.lakes.empty import empty_lake
 
 
 @pytest.fixture

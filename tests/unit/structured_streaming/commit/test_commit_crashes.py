@@ -12,10 +12,10 @@ from structured_streaming.commit.typed_tables import declare
 from structured_streaming.maintenance.check import check_lake
 from structured_streaming.storage.local import LocalFolder
 from structured_streaming.typed.declaration import JSON, Declaration, Schema
-from tests.support.lakes.empty import empty_lake
 from tests.suite.evidence import LONG
 from tests.support.lakes.checks import assert_exact, assert_keys_below_progress, expected_keys, rows
 from tests.support.lakes.dying_calls import DyingCalls
+from tests.support.lakes.empty import empty_lake
 from tests.support.lakes.streamed import stream
 
 SCHEMA = {"required": ["id"], "properties": {"id": {"type": "integer"}}}

@@ -31,8 +31,8 @@ from structured_streaming.typed.declaration import JSON, Declaration, Schema
 from structured_streaming.union.followed import FollowedLake
 from structured_streaming.union.instants import Instant
 from structured_streaming.views import VIEWS
-from tests.support.lakes.empty import empty_lake
 from tests.support.lakes.checks import expected_keys
+from tests.support.lakes.empty import empty_lake
 from tests.support.lakes.union import commit, cuts, every_key, manifest
 from tests.unit.structured_streaming.embedded.conftest import Opened
 

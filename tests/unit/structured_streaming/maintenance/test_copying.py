@@ -25,10 +25,10 @@ from structured_streaming.maintenance.maintain import maintain
 from structured_streaming.storage.folder import Folder
 from structured_streaming.storage.local import LocalFolder
 from structured_streaming.tables import TABLES
-from tests.support.lakes.empty import empty_lake
 from tests.suite.evidence import LONG, rounds
 from tests.support.lakes.checks import assert_exact, assert_exact_below_progress
 from tests.support.lakes.dying_calls import DyingCalls
+from tests.support.lakes.empty import empty_lake
 from tests.support.lakes.maintained import ReputLake, assert_same, reput, rows_of
 from tests.support.lakes.marked import MarkedLake, found_in
 

@@ -18,8 +18,8 @@ from structured_streaming.errors import GapError, LostDataError, SourceError
 from structured_streaming.maintenance.copying import copy_lake
 from structured_streaming.reput_source import ReputDataSource
 from structured_streaming.tables import DATA_TABLES, QUARANTINE
-from tests.support.lakes.empty import empty_lake
 from tests.support.lakes.checks import expected_keys, rows
+from tests.support.lakes.empty import empty_lake
 
 SEGMENT = 1 << 16
 

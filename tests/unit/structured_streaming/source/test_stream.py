@@ -24,8 +24,8 @@ from structured_streaming.reput_source import ReputDataSource
 from structured_streaming.source.data_source import LakebrokerDataSource
 from structured_streaming.source.log_range import LogRange
 from structured_streaming.tables import DATA_TABLES
-from tests.support.lakes.empty import empty_lake
 from tests.support.lakes.checks import assert_exact
+from tests.support.lakes.empty import empty_lake
 from tests.support.logs.written import written
 
 BATCH = 256 << 10

@@ -14,8 +14,8 @@ from lakebroker_testing.logs import encoded, pending
 from structured_streaming.commit.delta_commit import DeltaCommitSink
 from structured_streaming.source.log_range import LogRange
 from structured_streaming.staging.stage import stage
-from tests.support.lakes.empty import empty_lake
 from tests.suite.evidence import EVIDENCE
+from tests.support.lakes.empty import empty_lake
 
 MANY = 100_000 if EVIDENCE else 20_000
 BODY = b"x" * 60

@@ -27,9 +27,9 @@ from lakebroker_pb.apache.rocketmq.v2 import admin_pb2 as public
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.lakebroker.admin.v1 import admin_pb2 as own
 from structured_streaming.errors import LocationError
-from tests.support.lakes.empty import empty_lake
 from tests.support.brokers.with_lake import LakeBroker
 from tests.support.lakes import example as example_lake
+from tests.support.lakes.empty import empty_lake
 from tests.support.lakes.staged import StagedLake
 from tests.support.logs.views import BEGIN_MS, MINUTE, ViewLog, settled
 

@@ -19,6 +19,7 @@ from broker_gateway.cli.gateway_calls import Reached
 from broker_gateway.cli.main import app
 from broker_gateway.transport.certificates import trial_certificate
 from lakebroker_testing.ports import free_ports
+from tests.support.lakes.empty import empty_lake
 
 ROOT = Path(__file__).resolve().parents[5]
 HERE = Reached("127.0.0.1:1", "", None, None)
