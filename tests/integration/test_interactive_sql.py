@@ -16,11 +16,13 @@ from store.log_source import FolderLog
 from structured_streaming.embedded.engine import EmbeddedEngine
 from structured_streaming.errors import UnreachableError
 from structured_streaming.maintenance.maintain import maintain
+from tests.suite.evidence import rounds
 from tests.support.lakes.empty import empty_lake
 from tests.support.lakes.union import commit, manifest
 
 pytestmark = pytest.mark.timeout(900)
 
+INSTANTS = rounds(4, 20)
 AT_ONCE = """
 WITH held AS (
   SELECT topic, queue_id, count(*) AS n, count(DISTINCT queue_offset) AS d, max(queue_offset) AS last,
@@ -57,7 +59,7 @@ def test_at_every_instant_queues_have_no_gap_and_no_repeat(tmp_path: Path, by: s
                     reached, committed[0] = state.end, committed[0] + 1
 
         def maintaining() -> None:
-            while not stop.wait(1):
+            while not stop.wait(0.2):
                 for report in maintain(str(lake)):
                     rewritten[0] += report.rewritten_files
                     problems.extend(report.problems)
@@ -69,7 +71,7 @@ def test_at_every_instant_queues_have_no_gap_and_no_repeat(tmp_path: Path, by: s
         try:
             with EmbeddedEngine.open(str(lake), source=source, strict=True) as engine:
                 last, instants = 0, 0
-                while instants < 10 or committed[0] < 5 or not rewritten[0] or not last:
+                while instants < INSTANTS or committed[0] < 3 or not rewritten[0] or not last:
                     assert not any(each.done() for each in running), [each.exception() for each in running]
                     before = acknowledged[0]
                     rows = engine.query(AT_ONCE).read_all().to_pylist()
