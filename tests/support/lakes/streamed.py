@@ -7,10 +7,10 @@ from pathlib import Path
 
 from structured_streaming.commit.delta_commit import DeltaCommitSink
 from structured_streaming.commit.report import BatchReport
+from structured_streaming.lake import create_tables
 from structured_streaming.reput_source import ReputDataSource
 from structured_streaming.staging.wanted import Wanted
 from structured_streaming.typed.declaration import Declaration, packed
-from tests.support.lakes.empty import empty_lake
 
 
 def stream(
@@ -21,7 +21,7 @@ def stream(
     reported: Callable[[BatchReport], object] = lambda report: None,
 ) -> None:
     """Commits what the lake, which is made where there is none, has not of the log in `store`."""
-    empty_lake(str(lake))
+    create_tables(str(lake))
     source = ReputDataSource(
         {
             "store": str(store),

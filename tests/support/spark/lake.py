@@ -15,10 +15,10 @@ from store.log_reader import LogReader
 from structured_streaming.catalog.lake_tables import FolderTables
 from structured_streaming.catalog.spark_commit import SparkCommitSink
 from structured_streaming.commit.sink import AfterStep, no_step
+from structured_streaming.lake import create_tables
 from structured_streaming.source.log_range import LogRange
 from structured_streaming.staging.stage import stage
 from structured_streaming.storage.local import LocalFolder
-from tests.support.lakes.empty import empty_lake
 
 Manifest = list[dict[str, Any]]
 
@@ -38,7 +38,7 @@ class SparkLake:
                 writer.everything()
                 writer.everything()
         self.reader = LogReader(self.store)
-        empty_lake(str(self.lake))
+        create_tables(str(self.lake))
         self._spark = spark
         self.told: dict[tuple[str, str], int] = {}
 
