@@ -72,6 +72,14 @@ def test_every_system_view_is_known(tables: duckdb.DuckDBPyConnection) -> None:
     assert functions.VIEWS.isdisjoint(functions.REFUSED_VIEWS)
 
 
+def test_an_extension_without_a_signature_is_loaded_by_nobody_else(tables: duckdb.DuckDBPyConnection) -> None:
+    """The database's own is: see `connected`."""
+    settings = "SELECT current_setting('allow_unsigned_extensions'), current_setting('lock_configuration')"
+    assert tables.execute(settings).fetchone() == (False, True)
+    with pytest.raises(duckdb.PermissionException):
+        tables.execute("LOAD '/nowhere/other.duckdb_extension'")
+
+
 CALL = "json_serialize_plan('SELECT 1')"
 PLACES = (
     f"SELECT {CALL}",
