@@ -28,7 +28,7 @@ from structured_streaming.maintenance.check import check_lake
 from structured_streaming.maintenance.maintain import TableReport, maintain, maintain_table
 from structured_streaming.maintenance.maintained_table import MaintainedTable
 from structured_streaming.retention_rules import parsed
-from structured_streaming.staging.table_file import GROUP_ROWS, PART, StagedFile, TableFile
+from structured_streaming.staging.table_file import GROUP_ROWS, PART, SORTED, StagedFile, TableFile
 from structured_streaming.storage.local import LocalFile, LocalFolder
 from structured_streaming.tables import CONSUME_QUEUE, MESSAGES, QUARANTINE, TABLES
 from structured_streaming.upkeep import RETENTION, row
@@ -118,11 +118,14 @@ def test_files_of_a_window_are_sorted_together_once(tmp_path: Path, monkeypatch:
 
     def written(table: MaintainedTable, files: Sequence[DataFile], target: int) -> list[StagedFile]:
         assert {file.label for file in files} == {PART}, "each row is sorted so once"
-        windows.setdefault(table.table.name, []).append(real(table, files, target))
-        return windows[table.table.name][-1]
+        window = real(table, files, target)
+        assert {Path(file.path).name.partition("-")[0] for file in window} == {SORTED}
+        windows.setdefault(table.table.name, []).append(window)
+        return window
 
     monkeypatch.setattr(MaintainedTable, "written_in_ranges", written)
-    reports = run(lake, 5000)
+    target = 4000  # no file of a batch has less than half of it, so none becomes one with others before
+    reports = run(lake, target)
     assert [report.problems for report in reports.values() if report.problems] == []
     assert_same(before, lake.rows())
     assert lake.transactions() == transactions
@@ -141,7 +144,22 @@ def test_files_of_a_window_are_sorted_together_once(tmp_path: Path, monkeypatch:
                 ranges.append((ends[0], ends[1]))
             assert len(ranges) > plan.WINDOW // 2
             assert all(first[1] < second[0] for first, second in itertools.pairwise(ranges))
-    assert not any(report.rewritten_files for report in run(lake, 5000).values())
+    assert not any(report.rewritten_files for report in run(lake, target).values())
+
+
+def test_files_of_a_window_that_are_small_become_one_in_the_same_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = ReputLake(tmp_path)
+    lake.fill()
+    before, target = lake.rows(), 13_500  # a batch's file has more than half of it, a fourth of it has less
+    real = MaintainedTable.written_in_ranges
+    monkeypatch.setattr(
+        MaintainedTable, "written_in_ranges", lambda table, files, size: real(table, files, size // 4)
+    )
+    maintain_table(LocalFolder(lake.lake), MESSAGES, target, 0)
+    assert_same(before, lake.rows())
+    assert not maintain_table(LocalFolder(lake.lake), MESSAGES, target, 0).rewritten_files
 
 
 def test_the_reput_and_the_gateway_go_on(tmp_path: Path) -> None:
