@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -28,10 +29,14 @@ from structured_streaming.source.access import Access
 from structured_streaming.source.remote import BrokerLog
 from tests.support.lakes.empty import empty_lake
 
-WITHOUT_SPARK = (
-    "import sys; sys.modules |= dict.fromkeys(('pyspark', 'delta', 'fastavro')); "
-    "from broker_gateway.cli.main import app; app(sys.argv[1:])"
-)
+WITHOUT_SPARK = """
+import json, sys
+sys.modules |= dict.fromkeys(("pyspark", "delta", "fastavro"))
+from typer.testing import CliRunner
+from broker_gateway.cli.main import app
+done = [CliRunner(env={"COLUMNS": "200"}).invoke(app, each) for each in json.loads(sys.argv[1])]
+print(json.dumps([[each.exit_code, each.stderr] for each in done]))
+"""
 HOST = Host("127.0.0.1", 10911)
 
 
@@ -66,14 +71,13 @@ def test_every_command_takes_the_lake_of_the_environment(tmp_path: Path) -> None
 
 
 def test_a_lake_in_a_folder_is_made_without_spark(tmp_path: Path) -> None:
-    lake = str(tmp_path / "lake")
-    for arguments in (("init",), ("sql", "SELECT count(*) AS n FROM messages"), ("maintain",)):
-        ran = [sys.executable, "-c", WITHOUT_SPARK, arguments[0], "--lake", lake, *arguments[1:]]
-        done = subprocess.run(ran, capture_output=True, text=True, timeout=120, check=False)
-        assert done.returncode == 0, done.stderr
-    ran = [sys.executable, "-c", WITHOUT_SPARK, "init", "--lake", "main.lake"]
+    lake = ["--lake", str(tmp_path / "lake")]
+    asked = [["init", *lake], ["sql", *lake, "SELECT count(*) FROM messages"], ["maintain", *lake]]
+    ran = [sys.executable, "-c", WITHOUT_SPARK, json.dumps([*asked, ["init", "--lake", "main.lake"]])]
     done = subprocess.run(ran, capture_output=True, text=True, timeout=120, check=False)
-    assert done.stderr.startswith(
+    *made, (_, refused) = json.loads(done.stdout)
+    assert [status for status, _ in made] == [0, 0, 0], made
+    assert refused.startswith(
         "lakebroker: init of main.lake, which is a schema of a catalog, needs pyspark, which is not installed"
     )
 

@@ -28,6 +28,7 @@ from store.log.record import (
     encode_record,
     offset_msg_id,
 )
+from tests.suite.evidence import rounds
 
 ARCHIVE = Path(__file__).parents[3] / "data" / "rocketmq-5.5.0-store.tar.gz"
 NOW = 1_700_000_000_123
@@ -161,7 +162,7 @@ def test_shown_records() -> None:
     assert shown_record(torn) == torn
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=rounds(100, 300), deadline=None)
 @given(
     parts=st.lists(
         st.sampled_from(

@@ -14,6 +14,7 @@ from broker_gateway.protocol.codes import LanguageCode, RequestCode, ResponseCod
 from broker_gateway.protocol.command import ONE_WAY_FLAG, RESPONSE_FLAG, Command, SerializeType
 from broker_gateway.protocol.errors import EncodeError, ProtocolError
 from broker_gateway.protocol.frame import MAX_FRAME, MAX_HEADER, Decoder, encode
+from tests.suite.evidence import rounds
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 INT32 = st.integers(-(1 << 31), (1 << 31) - 1)
@@ -67,7 +68,7 @@ def test_a_changed_byte_gives_a_command_or_a_protocol_error(command: Command, da
             pass
 
 
-@settings(max_examples=300)
+@settings(max_examples=rounds(100, 300))
 @given(st.binary(max_size=300), st.sampled_from(list(SerializeType)))
 def test_any_header_gives_a_command_or_a_protocol_error(header: bytes, kind: SerializeType) -> None:
     decoder = Decoder()

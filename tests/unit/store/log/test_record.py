@@ -33,6 +33,7 @@ from store.log.record import (
     unpack_host,
 )
 from store.scan import scan
+from tests.suite.evidence import rounds
 
 V4, V6 = Host("192.168.0.1", 10911), Host("2001:db8::1", 65535)
 INTS = st.integers(-(1 << 31), (1 << 31) - 1)
@@ -61,7 +62,7 @@ def encoded(
     return b"".join(bytes(part) for part in parts)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=rounds(100, 200), deadline=None)
 @given(
     record=st.builds(
         PendingRecord,
@@ -189,7 +190,7 @@ def test_wrong_fields_are_errors(position: int, value: bytes, message: str) -> N
         decode_record(data, 0, 0)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=rounds(100, 300), deadline=None)
 @given(st.integers(0, 117), st.binary(min_size=1, max_size=8))
 def test_overwritten_bytes_decode_or_are_an_error(position: int, value: bytes) -> None:
     data = bytearray(encoded(pending()))

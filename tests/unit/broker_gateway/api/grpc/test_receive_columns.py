@@ -21,6 +21,7 @@ from broker_gateway.messaging.stored_message import StoredMessage
 from broker_gateway.metadata.names import RESERVED_PROPERTIES
 from store.errors import RecordError, StoreError
 from store.log.record import Host, PendingRecord, encode_properties, encode_record
+from tests.suite.evidence import rounds
 
 MS = st.integers(0, 253_402_300_799_999)
 LONG = st.integers(0, (1 << 62) - 1)
@@ -78,7 +79,7 @@ def plainly(data: bytes, number: int = 0, topic: str = "ns%topic", invisible_ms:
     return Delivered(response, stored.message_id, stored.body_length)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=rounds(100, 300), deadline=None)
 @given(
     properties=USUAL,
     body=st.binary(max_size=300),
@@ -114,7 +115,7 @@ def test_same_as_the_plain_path(
     assert found == plain
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=rounds(100, 300), deadline=None)
 @given(
     properties=ODD,
     hosts=st.sampled_from([("10.0.0.1", "10.0.0.2"), ("::1", "10.0.0.2"), ("10.0.0.1", "::1")]),

@@ -20,6 +20,7 @@ from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_pb.google.protobuf.timestamp_pb2 import Timestamp
 from store.columns import PendingColumns
 from store.log.record import PendingRecord, decode_properties
+from tests.suite.evidence import rounds
 
 LIMITS = Limits(2000, 64, 4, 200, True, 30_000)
 BROKERS = BrokerProperties("DefaultRegion", "DefaultCluster", True)
@@ -133,7 +134,7 @@ messages = st.builds(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=rounds(100, 400), deadline=None)
 @given(
     asked=st.builds(rpc.SendMessageRequest, messages=st.lists(messages, max_size=3)),
     peer=st.sampled_from(PEERS),
@@ -143,7 +144,7 @@ def test_same_records(asked: rpc.SendMessageRequest, peer: Peer, columns: SendCo
     assert_same(asked.SerializeToString(), peer, columns)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=rounds(100, 400), deadline=None)
 @given(
     asked=st.builds(rpc.SendMessageRequest, messages=st.lists(messages, min_size=1, max_size=2)),
     seed=st.integers(0, 1 << 32),

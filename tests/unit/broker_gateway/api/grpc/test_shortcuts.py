@@ -21,6 +21,7 @@ from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from store.errors import RecordError
 from store.log.record import Host, PendingRecord, encode_properties, encode_record, tags_code
+from tests.suite.evidence import rounds
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\x01\x02"), max_size=12)
 NAMES = st.text("abc%-_", min_size=1, max_size=150)
@@ -92,7 +93,7 @@ def test_acked_with_ids_and_handles_of_one_length(
     assert shortcuts.acked(entries, [outcome] * len(entries)) == plain.SerializeToString()
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=rounds(100, 300), deadline=None)
 @given(
     topic=NAMES,
     body=st.binary(max_size=300),
