@@ -14,13 +14,13 @@ Rows = list[dict[str, Any]]
 
 _BEGAN = """(SELECT min(store_timestamp) AS began FROM messages_live
   WHERE topic IN ('orders', 'payments', 'shipments'))"""
-THROUGHPUT_SQL = f"""SELECT timestampdiff(SECOND, began, store_timestamp) AS second, topic, count(*) AS messages
+THROUGHPUT_SQL = f"""SELECT (epoch_ms(store_timestamp) - epoch_ms(began)) // 1000 AS second, topic, count(*) AS messages
 FROM messages_live CROSS JOIN {_BEGAN} WHERE topic IN ('orders', 'payments', 'shipments')
 GROUP BY ALL ORDER BY second, topic"""
-LAG_SQL = f"""SELECT timestampdiff(MILLISECOND, began, at) / 1000 AS seconds, consumer_group, gave_up,
-  sum(change) OVER (PARTITION BY consumer_group ORDER BY at) AS lag
+LAG_SQL = f"""SELECT (epoch_ms(moment) - epoch_ms(began)) / 1000 AS seconds, consumer_group, gave_up,
+  CAST(sum(change) OVER (PARTITION BY consumer_group ORDER BY moment) AS BIGINT) AS lag
 FROM (
-  SELECT m.store_timestamp AS at, g.consumer_group, 1 AS change, false AS gave_up
+  SELECT m.store_timestamp AS moment, g.consumer_group, 1 AS change, false AS gave_up
   FROM messages_live m CROSS JOIN (SELECT DISTINCT consumer_group FROM delivery_events) g
   WHERE m.topic = 'orders'
   UNION ALL

@@ -1,4 +1,4 @@
-"""The demo's questions in SQL, and what makes an answer right."""
+"""The demo's questions in the SQL of `lakebroker sql`, and what makes an answer right."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _equal(what: str, actual: object, expected: object) -> str:
 QUESTIONS = (
     Question(
         "A message by its key",
-        """SELECT m.topic, m.tag, m.keys, CAST(m.body AS STRING) AS body, m.message_id, m.store_timestamp
+        """SELECT m.topic, m.tag, m.keys, decode(m.body) AS body, m.message_id, m.store_timestamp
            FROM message_index i JOIN messages_live m USING (broker, log_id, physical_offset)
            WHERE i.topic = 'orders' AND i.key = 'order-42'""",
         lambda rows, counted: _equal(
@@ -61,7 +61,7 @@ QUESTIONS = (
     ),
     Question(
         "Dead letters and why",
-        """SELECT keys[0] AS key, consumer_group, topic, attempts, reason FROM dead_letters ORDER BY key""",
+        """SELECT keys[1] AS key, consumer_group, topic, attempts, reason FROM dead_letters ORDER BY key""",
         lambda rows, counted: _equal(
             "dead letters",
             {(row["key"], row["attempts"]) for row in rows},
@@ -71,7 +71,7 @@ QUESTIONS = (
     Question(
         "Top topics by minute",
         """SELECT minute, topic, messages, bytes FROM topic_stats
-           WHERE topic NOT LIKE '\\\\%%' ORDER BY minute, messages DESC""",
+           WHERE left(topic, 1) <> '%' ORDER BY minute, messages DESC""",
         lambda rows, counted: _equal(
             "messages by topic",
             {topic: sum(r["messages"] for r in rows if r["topic"] == topic) for topic in counted.sent},
@@ -93,10 +93,8 @@ QUESTIONS = (
            (SELECT broker, count(*) AS batches, max_by(log_end_offset - end_offset, end_offset) AS behind_bytes
             FROM reput_progress GROUP BY broker) p JOIN
            (SELECT r.broker,
-                   round(percentile(timestampdiff(MILLISECOND, m.store_timestamp, r.commit_timestamp), 0.5) / 1000, 2)
-                     AS p50_s,
-                   round(percentile(timestampdiff(MILLISECOND, m.store_timestamp, r.commit_timestamp), 0.95) / 1000, 2)
-                     AS p95_s
+                   round(quantile_cont(epoch_ms(r.commit_timestamp) - epoch_ms(m.store_timestamp), 0.5) / 1000, 2) AS p50_s,
+                   round(quantile_cont(epoch_ms(r.commit_timestamp) - epoch_ms(m.store_timestamp), 0.95) / 1000, 2) AS p95_s
             FROM messages_live m JOIN reput_progress r
               ON m.broker = r.broker AND m.log_id = r.log_id
               AND m.physical_offset >= r.start_offset AND m.physical_offset < r.end_offset

@@ -6,7 +6,6 @@ With --keep (`make demo KEEP=1`) gateway and reput go on afterwards, to look at,
 from __future__ import annotations
 
 import argparse
-import os
 import shutil
 import subprocess
 import sys
@@ -24,11 +23,10 @@ from rich.table import Table
 
 from broker_gateway.cli.signals import Signalled, raised_signals
 from demo import chart, keeping, workload
-from demo.questions import QUESTIONS
+from demo.questions import QUESTIONS, Rows
 from lakebroker_testing.gateway import ROOT, Gateway, ProcessError, Reput, command
 from lakebroker_testing.official_client import interpreter
-from structured_streaming.interruptible import jvm_of
-from structured_streaming.sql import lake_session
+from structured_streaming.embedded.engine import EmbeddedEngine
 
 CATCH_UP_S = 300.0
 NAME_SERVER = {"lakeWithNamesrv": "true", "lakeNamesrvListenPort": "0", "listenPort": "0"}
@@ -44,8 +42,6 @@ def main() -> int:
     """Returns the exit status: 0 when every answer agrees with what the client counted."""
     options = _options()
     started = time.monotonic()
-    os.environ["TZ"] = "UTC"  # pyspark gives times in the local zone
-    time.tzset()
     output: Path = options.output.resolve()
     shutil.rmtree(output, ignore_errors=True)
     output.mkdir(parents=True)
@@ -258,30 +254,29 @@ def catch_up(reput: Reput, progress: Progress) -> None:
 
 
 def ask(lake: Path, counted: workload.Counted, output: Path) -> list[str]:
-    """Asks every question, prints the answers, draws the chart; returns what is wrong."""
-    console.print("starting Spark for SQL ...")  # a status shows nothing where the output is no terminal
-    session = lake_session(str(lake))
+    """Asks every question as `lakebroker sql` does, without a JVM; prints the answers, draws the chart; returns what is wrong."""
     wrong = []
     answers = []
-    for question in QUESTIONS:
-        frame = session.sql(question.sql)
-        rows = [row.asDict(recursive=True) for row in frame.collect()]
-        table = Table(*frame.columns, title=question.title, title_justify="left")
-        for row in rows[:12]:
-            table.add_row(*(shown(row[column]) for column in frame.columns))
-        console.print(table)
-        if problem := question.check(rows, counted):
-            wrong.append(problem)
-        answers.append((question.title, question.sql, frame.columns, rows))
-    throughput = [row.asDict() for row in session.sql(chart.THROUGHPUT_SQL).collect()]
-    lag = [row.asDict() for row in session.sql(chart.LAG_SQL).collect()]
+    with EmbeddedEngine.open(str(lake)) as engine:
+
+        def rows_of(statement: str) -> tuple[list[str], Rows]:
+            found = engine.query(statement).read_all()
+            return found.column_names, found.to_pylist()
+
+        for question in QUESTIONS:
+            columns, rows = rows_of(question.sql)
+            table = Table(*columns, title=question.title, title_justify="left")
+            for row in rows[:12]:
+                table.add_row(*(shown(row[column]) for column in columns))
+            console.print(table)
+            if problem := question.check(rows, counted):
+                wrong.append(problem)
+            answers.append((question.title, question.sql, columns, rows))
+        _, throughput = rows_of(chart.THROUGHPUT_SQL)
+        _, lag = rows_of(chart.LAG_SQL)
     picture = output / "throughput-and-lag.png"
     chart.draw(throughput, lag, picture)
     chart.page(answers, picture, chart.title(throughput, lag), output / "index.html")
-    jvm = jvm_of(session)
-    session.stop()
-    jvm.stdin.close()  # it ends then
-    jvm.wait()
     return wrong
 
 
