@@ -3,6 +3,7 @@ starts; the environment of JVMs; and the choice between `make test` and `make ev
 
 from __future__ import annotations
 
+import logging
 import signal
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -31,6 +32,7 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     # what is logged before anything says how, as most unit tests do it: rich's traces take a third of a second each
     structlog.get_config()["processors"][-1].exception_formatter = structlog.dev.plain_traceback
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.INFO))
     shared = ExitStack()
     shared.enter_context(environment())
     if not EVIDENCE:

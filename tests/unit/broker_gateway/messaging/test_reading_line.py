@@ -69,17 +69,17 @@ def test_nobody_has_more_than_the_share_beyond_half() -> None:
 
 
 class SlowLake(LakeMessages):
-    """Each reading waits for a `step`, and brings one message."""
+    """Each reading waits until it may take its `steps`, and brings one message."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(Lake(str(folder / "lake")), "b")
-        self.steps = threading.Semaphore(0)
+        self.steps = threading.Event()
         self.read_from: list[tuple[str, int]] = []
         self.away = False
 
     def read(self, topic: str, queue_id: int, begin: int, end: int, most_bytes: int) -> Stretch:
         self.read_from.append((topic, begin))
-        self.steps.acquire()
+        self.steps.wait()
         if self.away:
             raise LakeUnreachableError("away")
         return Stretch(begin, begin + 1, [begin], [b"x"], 1)
@@ -122,7 +122,7 @@ class Scene:
     @contextlib.asynccontextmanager
     async def going_on(self) -> AsyncIterator[None]:
         """The lake is as fast as ever; at the end there is nothing to read any more."""
-        self.lake.steps.release(1_000_000)
+        self.lake.steps.set()
         yield
         await self.until(lambda: self.old.waiting == 0)
 
@@ -135,7 +135,7 @@ def played(folder: Path, play: Callable[[Scene], Awaitable[None]]) -> None:
             assert (scene.old._asked, len(scene.old._line), scene.old._line._left) == ({}, 0, {})
             assert not scene.old._line._shares, "nothing is left"
         finally:
-            scene.lake.steps.release(1_000_000)
+            scene.lake.steps.set()
             await scene.old.stop()
             scene.store.close()
 
