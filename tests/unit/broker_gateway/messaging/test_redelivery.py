@@ -113,15 +113,15 @@ def test_behind_the_longest_renewal_the_groups_policy_says_when_it_comes_again(
     broker: InProcessBroker, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By the number of deliveries before; the wait is journaled, and the handle is void."""
-    longest_s = 600
+    longest_s = 200
     monkeypatch.setattr("broker_gateway.messaging.redelivery.RENEW_AT_MOST_MS", longest_s * 1000)
-    exponential = {"initial": 300_000, "max": 3_600_000, "multiplier": 2}
+    exponential = {"initial": 150_000, "max": 3_600_000, "multiplier": 2}
     policy = {"groupRetryPolicy": {"type": "EXPONENTIAL", "exponentialRetryPolicy": exponential}}
     group = pb.Group(name="g", retry_max_times=2, configuration=json.dumps(policy))
     broker.call("PutGroup", pb.PutGroupRequest(group=group))
     stay(broker, 30)
     broker.send("t", b"1")
-    for wait_s in (300, 600):
+    for wait_s in (150, 300):
         (message,) = broker.receive("t", "g", auto_renew=True)[1]
         began = broker.clock.now_ms
         stay(broker, longest_s - 60)
