@@ -28,7 +28,7 @@ from structured_streaming.maintenance.check import check_lake
 from structured_streaming.maintenance.maintain import maintain
 from structured_streaming.storage.delta_names import SPARK_APPLICATION
 from structured_streaming.storage.local import LocalFolder
-from structured_streaming.tables import DATA_TABLES, REMOVAL_ORDER, TABLES
+from structured_streaming.tables import DATA_TABLES, MESSAGES, REMOVAL_ORDER, TABLES
 from structured_streaming.union.lakes import FolderLake
 from tests.suite.evidence import LONG
 from tests.support.lakes.checks import assert_exact
@@ -58,51 +58,57 @@ class Filled(NamedTuple):
     messages: list[set[int]]
     """Places of the messages that it held."""
     numbers: list[set[int]]
-    """Of its tables."""
+    """Of the writer's tables."""
 
 
 @pytest.fixture(scope="module")
 def filled(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Filled:
     """Our own writer's first batch, and its second, which is not finished; then one of Spark's writer with whatever a log holds, and one
-    that fails; then the rest, by another one."""
+    that fails; then the rest, by another one.
+
+    A start commits to each table, and removes rows from one after the other: those of messages will do for the second, and `messages`
+    alone, which is none of the first or last, has what was left unfinished.
+    """
     folder = tmp_path_factory.mktemp("filled")
     cuts = [0]
     with LogWriter(folder / "store", segment_size=1 << 22) as writer:
-        for part in (few_messages, few_messages, whatever_a_log_holds, *[few_messages] * 3):
+        for part in (few_messages, few_messages, whatever_a_log_holds, *[few_messages] * 2):
             part(writer)
             cuts.append(writer.store.max_offset)
-    start, ours, unfinished, whole, failed, last, end = cuts
+    start, ours, unfinished, whole, failed, end = cuts
     lake = SparkLake(spark, folder, folder / "store")
     DeltaCommitSink(str(lake.lake)).commit(lake.manifest(start, ours, lake.lake))
     with pytest.raises(Crash):
-        DeltaCommitSink(str(lake.lake), crash).commit(lake.manifest(ours, unfinished, lake.lake))
+        DeltaCommitSink(str(lake.lake), crash).commit(messages_of(lake.manifest(ours, unfinished, lake.lake)))
     ends, messages, numbers = list[int](), list[set[int]](), list[set[int]]()
 
     def started(writer: str) -> SparkCommitSink:
         sink = lake.sink(writer=writer)
         ends.append(lake.end())
         messages.append(set(rows_of(lake.lake, "messages")["physical_offset"].to_pylist()))
-        tables = [DeltaTable(str(lake.lake / table.name)) for table in DATA_TABLES]
+        tables = [DeltaTable(str(lake.lake / table.name)) for table in spark_commit.DATA_TABLES]
         numbers.append({table.transaction_version(SPARK_APPLICATION) or 0 for table in tables})
         return sink
 
     stale = started("first")
     stale.commit(lake.manifest(ours, whole))
-    too_few = lake.manifest(whole, failed)
+    too_few = messages_of(lake.manifest(whole, failed))
     for row in too_few:
         row["rows"] += row["table"] == "messages"
     with pytest.raises(LakeError, match=r"got \d+ rows of a batch that has"):
         stale.commit(too_few)
     waiting = lake.manifest(whole, end)
-    newer = started("second")
-    assert list(lake.staging.rglob("*.parquet")) == []  # what others staged is of no use any more
-    newer.commit(lake.manifest(whole, last))
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(
-            spark_commit, "DATA_TABLES", REMOVAL_ORDER
-        )  # a start commits to each: those of messages will do
-        lake.sink(writer="second", before=True).commit(lake.manifest(last, end))
+        patched.setattr(spark_commit, "DATA_TABLES", REMOVAL_ORDER)
+        newer = started("second")
+        assert list(lake.staging.rglob("*.parquet")) == []  # what others staged is of no use any more
+    newer.commit(lake.manifest(whole, end))
     return Filled(lake, stale, waiting, cuts, ends, messages, numbers)
+
+
+def messages_of(manifest: Manifest) -> Manifest:
+    """Without the files of other tables."""
+    return [row for row in manifest if not row["table"] or row["table"] == "messages"]
 
 
 def few_messages(writer: LogWriter) -> None:
@@ -129,7 +135,7 @@ def whatever_a_log_holds(writer: LogWriter) -> None:
 
 
 def crash(step: str) -> None:
-    if step == "messages":
+    if step in ("messages", NUMBERED):
         raise Crash
 
 
@@ -164,7 +170,7 @@ def test_what_was_left_unfinished_is_removed_and_read_again_in_other_batches(fil
 
 
 def test_a_writer_goes_on_under_its_name_and_does_not_take_the_lake_back_from_one_that_came_after_it(
-    filled: Filled,
+    filled: Filled, copied: SparkLake
 ) -> None:
     lake = filled.lake
     first, second = map(sorted, filled.numbers)
@@ -175,6 +181,8 @@ def test_a_writer_goes_on_under_its_name_and_does_not_take_the_lake_back_from_on
         filled.stale.commit(filled.waiting)
     with pytest.raises(ForeignWriterError, match=OTHER):
         lake.sink(writer="first", before=True)
+    with pytest.raises(Crash):  # it was let in
+        copied.sink(crash, writer="second", before=True)
     assert_exact(lake.lake, lake.store)
 
 
@@ -199,12 +207,10 @@ def test_every_value_is_that_of_the_other_writer_whatever_the_log_holds(
             assert kept, f"statistics hide the row of {column} {value}"
 
 
-def test_progress_that_was_removed_costs_no_row(
-    spark: SparkSession, filled: Filled, copied: SparkLake
-) -> None:
-    progress = FolderTables(LocalFolder(copied.lake)).table("reput_progress")
-    for removed in (f"WHERE end_offset = {filled.cuts[-1]}", ""):
-        spark.sql(f"DELETE FROM {progress} {removed}")
+def test_progress_that_was_removed_costs_no_row(filled: Filled, copied: SparkLake) -> None:
+    progress = DeltaTable(str(copied.lake / "reput_progress"))
+    for removed in (f"end_offset = {filled.cuts[-1]}", None):
+        progress.delete(removed)
         with pytest.raises(LakeError, match=r"reput_progress of lake .* has lost the row of batch"):
             copied.sink()
     assert_exact(copied.lake, copied.store)
@@ -238,8 +244,11 @@ def test_such_a_lake_has_no_other_kind_of_writer(filled: Filled) -> None:
             opened(str(filled.lake.lake))
 
 
-def test_a_crash_of_the_other_writer_in_a_log_that_is_new_is_not_guessed_at(small: SparkLake) -> None:
+def test_a_crash_of_the_other_writer_in_a_log_that_is_new_is_not_guessed_at(
+    small: SparkLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first, second, _ = parts(small)
+    monkeypatch.setattr(spark_commit, "DATA_TABLES", (MESSAGES,))  # which it would remove rows from
     with pytest.raises(Crash):
         DeltaCommitSink(str(small.lake), crash).commit(small.manifest(first, second, small.lake))
     with pytest.raises(LakeError, match="without --sink spark run the reput once without it"):
