@@ -9,26 +9,29 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import pytest
 from pyspark.sql import SparkSession
 
-from structured_streaming.catalog import lake_tables
+from structured_streaming.catalog import lake_tables, lake_views
 from structured_streaming.catalog.lake_tables import check_tables, created, make_tables
 from structured_streaming.catalog.names import CatalogSchema
 from structured_streaming.commit.typed_fill import fill
 from structured_streaming.commit.typed_tables import declare
 from structured_streaming.errors import LocationError
+from structured_streaming.maintenance import in_catalog
 from structured_streaming.maintenance.decisions import Decisions
 from structured_streaming.maintenance.in_catalog import expire_schema
 from structured_streaming.storage.local import LocalFolder
-from structured_streaming.tables import QUARANTINE, REPUT_PROGRESS
-from structured_streaming.typed.declaration import DECLARED, JSON, Declaration, Schema, written
+from structured_streaming.tables import CONSUME_QUEUE, QUARANTINE, REPUT_PROGRESS, TABLES, UPKEEP
+from structured_streaming.typed.declaration import JSON, Declaration, Schema
 from tests.suite.evidence import EVIDENCE, LONG
-from tests.support.lakes.aged import WITH_MESSAGES, AgedLake, Row, left_of, places
+from tests.support.lakes.aged import WITH_MESSAGES, AgedLake, left_of, places
+from tests.support.lakes.viewed import VIEW
 
 SCHEMA, DAMAGED = CatalogSchema("spark_catalog", "aged"), CatalogSchema("spark_catalog", "damaged")
+SOME = {name: TABLES[name] for name in (*WITH_MESSAGES, QUARANTINE.name, UPKEEP.name, REPUT_PROGRESS.name)}
+"""Tables that stand for the others: each costs statements, wherever a lake's tables are looked at."""
 APPENDS = 3 if EVIDENCE else 1
 ORDERS = Declaration(
     "orders", "typed_orders", JSON, (Schema(1, '{"properties": {"id": {"type": "integer"}}}'),)
@@ -38,30 +41,25 @@ pytestmark = pytest.mark.timeout(900)
 
 @contextmanager
 def aged(spark: SparkSession, folder: Path, schema: CatalogSchema) -> Iterator[AgedLake]:
-    """A lake in a folder, and in the schema its messages and its progress."""
+    """A lake whose tables are in a folder, where they cost Spark no commit, and in the schema."""
     made = AgedLake(folder)
     made.write(8, batches=False)
-    spark.sql(f"CREATE SCHEMA {schema.quoted}")
-    spark.sql(created(schema, REPUT_PROGRESS))  # as long as it has no row no table is lost
-    spark.range(1).createOrReplaceTempView("consume_queue")  # as a session has that was asked in SQL before
-    make_tables(spark, schema)
-    spark.catalog.dropTempView("consume_queue")
-    for name in (*WITH_MESSAGES, REPUT_PROGRESS.name):
-        spark.read.format("delta").load(str(made.lake / name)).writeTo(schema.table(name)).append()
     declare(LocalFolder(made.lake), ORDERS)
     assert fill(LocalFolder(made.lake), ORDERS) == 8 * 4
-    typed = spark.read.format("delta").load(str(made.lake / ORDERS.table))
-    writer = typed.writeTo(schema.table(ORDERS.table)).using("delta")
-    writer.tableProperty(DECLARED, written(ORDERS)).create()
+    spark.sql(f"CREATE SCHEMA {schema.quoted}")
+    for name in (*SOME, ORDERS.table):
+        spark.sql(f"CREATE TABLE {schema.table(name)} USING delta LOCATION 'file://{made.lake / name}'")
     yield made
     spark.sql(f"DROP SCHEMA {schema.quoted} CASCADE")
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _in_memory() -> Iterator[None]:
-    """The catalog keeps nothing, and nobody minds."""
+    """The catalog keeps nothing, and nobody minds; some tables and views are a lake's."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(lake_tables, "_check_kept", lambda session, schema: None)
+        patched.setattr(lake_tables, "TABLES", SOME)
+        patched.setattr(lake_views, "VIEWS", (VIEW["messages_live"],))
         yield
 
 
@@ -78,17 +76,28 @@ def damaged(spark: SparkSession, tmp_path: Path) -> Iterator[AgedLake]:
         yield made
 
 
-def rows(spark: SparkSession, schema: CatalogSchema = SCHEMA) -> dict[str, list[Row]]:
-    return {
-        name: spark.table(schema.table(name)).drop("body").toArrow().to_pylist() for name in WITH_MESSAGES
-    }
+def test_missing_tables_are_made_whatever_views_a_session_has(spark: SparkSession) -> None:
+    schema = CatalogSchema("spark_catalog", "made")
+    spark.sql(f"CREATE SCHEMA {schema.quoted}")
+    spark.sql(created(schema, REPUT_PROGRESS))  # as long as it has no row no table is lost
+    made = (CONSUME_QUEUE, REPUT_PROGRESS)
+    spark.range(1).createOrReplaceTempView(
+        CONSUME_QUEUE.name
+    )  # as a session has that was asked in SQL before
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(lake_tables, "TABLES", {table.name: table for table in made})
+        make_tables(spark, schema)
+    spark.catalog.dropTempView(CONSUME_QUEUE.name)
+    for table in made:
+        assert spark.table(schema.table(table.name)).columns == table.schema.names
+    spark.sql(f"DROP SCHEMA {schema.quoted} CASCADE")
 
 
 def test_what_stays_beside_appends_and_how_it_is_said(spark: SparkSession, lake: AgedLake) -> None:
     decisions = Decisions(str(SCHEMA), lambda: spark)
     assert decisions.set_retention("orders=2d,a_dit-*=1d,audit-*=forever,*=4d")
     assert not decisions.set_retention("orders=2d,a_dit-*=1d,audit-*=forever,*=4d")
-    before = rows(spark)
+    before = lake.all_rows()
     now = lake.now
     today = now.replace(hour=0)
     bounds = {
@@ -96,16 +105,19 @@ def test_what_stays_beside_appends_and_how_it_is_said(spark: SparkSession, lake:
         "audit-logins": today - timedelta(days=10_000),
         "*": today - timedelta(days=4),
     }
-    dry = expire_schema(spark, SCHEMA, now, dry=True)
-    assert places(rows(spark)) == places(before)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(in_catalog, "in_order", lambda session, schema: [CONSUME_QUEUE.name])
+        dry = expire_schema(spark, SCHEMA, now, dry=True)
+    assert places(lake.all_rows()) == places(before)
     problems: list[Exception] = []
+    appended = WITH_MESSAGES if EVIDENCE else ["messages"]
 
     def append() -> None:
         session = spark.newSession()
         try:
             for number in range(APPENDS):
                 row = f"named_struct('broker', 'b', 'log_id', 'l', 'physical_offset', {number}L, 'topic', 'orders')"
-                for name in WITH_MESSAGES:
+                for name in appended:
                     (
                         session.sql(f"SELECT r.* FROM (SELECT {row} AS r)")
                         .writeTo(SCHEMA.table(name))
@@ -122,20 +134,22 @@ def test_what_stays_beside_appends_and_how_it_is_said(spark: SparkSession, lake:
     stream.join(300)
     assert (problems, [report.problems for report in done]) == ([], [[], [], [], []])
     assert [report.table for report in done] == ["typed_orders", "consume_queue", "message_index", "messages"]
-    after = rows(spark)
+    after = lake.all_rows()
     added = {name: [each for each in its if each["broker"] == "b"] for name, its in after.items()}
-    assert {name: len(its) for name, its in added.items()} == dict.fromkeys(WITH_MESSAGES, APPENDS)
+    assert {name: len(its) for name, its in added.items()} == {
+        name: APPENDS * (name in appended) for name in WITH_MESSAGES
+    }
     old = {name: [each for each in its if each["broker"] != "b"] for name, its in after.items()}
     left = left_of(before, bounds)
     assert places(old) == left
-    typed = spark.table(SCHEMA.table(ORDERS.table)).toArrow()["physical_offset"].to_pylist()
+    typed = [row["physical_offset"] for row in lake.rows(ORDERS.table)]
     assert sorted(typed) == sorted(
         row["physical_offset"] for row in old["messages"] if row["topic"] == "orders"
     )
     assert 0 < len(typed) < 8 * 4
-    for said in (dry, done):
+    for said, told in ((dry, [CONSUME_QUEUE.name]), (done, WITH_MESSAGES)):
         gone = {report.table: report.retention for report in said}
-        for name in WITH_MESSAGES:
+        for name in told:
             lost = Counter(key[0] for key in (places(before)[name] - left[name]).elements())
             assert {topic: its.rows for topic, its in gone[name].topics.items()} == lost
     again = expire_schema(spark, SCHEMA, now)
@@ -147,16 +161,15 @@ def test_a_damaged_typed_table_holds_its_topic_and_no_other(spark: SparkSession,
     lake = damaged
     assert Decisions(str(DAMAGED), lambda: spark).set_retention("*=4d")
     bound = lake.now.replace(hour=0) - timedelta(days=4)
-    before = rows(spark, DAMAGED)
-    place = spark.sql(f"DESCRIBE DETAIL {DAMAGED.table(ORDERS.table)}").collect()[0]["location"]
-    files = sorted(Path(urlsplit(place).path).glob("*.parquet"))
+    before = lake.all_rows()
+    files = sorted((lake.lake / ORDERS.table).glob("*.parquet"))
     contents = [file.read_bytes() for file in files]
     for file in files:
         file.write_bytes(b"damaged")
     done = expire_schema(spark, DAMAGED, lake.now)
     assert [report.table for report in done if report.problems] == [ORDERS.table]
     assert "messages of topic orders stay" in done[0].problems[1]
-    after = rows(spark, DAMAGED)
+    after = lake.all_rows()
     for name in WITH_MESSAGES:
         its = [[each for each in found[name] if each["topic"] == "orders"] for found in (before, after)]
         assert places({name: its[0]}) == places({name: its[1]})
@@ -168,7 +181,7 @@ def test_a_damaged_typed_table_holds_its_topic_and_no_other(spark: SparkSession,
         file.with_name(f".{file.name}.crc").unlink(missing_ok=True)
     spark.catalog.clearCache()
     assert [report.problems for report in expire_schema(spark, DAMAGED, lake.now) if report.problems] == []
-    left = rows(spark, DAMAGED)["messages"]
+    left = lake.rows("messages")
     assert min(each["store_timestamp"] for each in left if each["topic"] == "orders") >= bound
 
 
@@ -178,8 +191,10 @@ def test_brokers_are_retired(spark: SparkSession, lake: AgedLake) -> None:
     (known,) = decisions.brokers()
     assert (known.name, known.logs) == ("broker-a", 1)
     assert known.retired is not None
+    assert spark.table(SCHEMA.table("messages_live")).where("broker = 'broker-a'").isEmpty()
     assert decisions.unretire("broker-a")
     assert [each.retired for each in decisions.brokers()] == [None]
+    assert not spark.table(SCHEMA.table("messages_live")).where("broker = 'broker-a'").isEmpty()
 
 
 def test_a_table_that_batches_went_to_is_not_made_anew(spark: SparkSession, lake: AgedLake) -> None:
