@@ -284,14 +284,15 @@ def _run_query(
         running.commits.close()
         running.notes.show()
         shutil.rmtree(running.scratch, ignore_errors=True)
-    if (other_topics or (options.careful and batches)) and not stopping.is_set():
-        return None
+    again = other_topics or bool(options.careful and batches)
     if running.goal is None:
-        return False
+        return None if again and not stopping.is_set() else False
     lacking = running.goal.lacking(destination.ends())
-    if lacking and not stopping.is_set():
-        raise LakeError(f"not everything was read: {'; '.join(lacking)}; run it again")
-    return not lacking
+    if not lacking or stopping.is_set():
+        return not lacking
+    if again:
+        return None
+    raise LakeError(f"not everything was read: {'; '.join(lacking)}; run it again")
 
 
 def _is_over(running: _Running, stopping: Stopping) -> bool:

@@ -17,7 +17,7 @@ from lakebroker_testing.gateway import Gateway
 from lakebroker_testing.ports import free_ports
 from store.log_reader import LogReader
 from structured_streaming import absence, reput_query
-from structured_streaming.commit.delta_commit import LakeProgress
+from structured_streaming.commit.report import BatchReport
 from structured_streaming.destination import FolderDestination
 from structured_streaming.interruptible import jvm_of
 from structured_streaming.reput_options import ReputOptions
@@ -60,7 +60,7 @@ def test_brokers_are_waited_for_as_long_as_it_takes(
         monkeypatch.setattr(module, name, value)
     told = io.StringIO()
     monkeypatch.setattr("sys.stderr", told)
-    lake, port = tmp_path / "lake", free_ports(1)[0]
+    lake, port, reports = tmp_path / "lake", free_ports(1)[0], list[BatchReport]()
     store = written(tmp_path / "broker" / "store", "broker-a", COUNT)
     jvm = jvm_of(spark)
     assert jvm is not None
@@ -75,31 +75,32 @@ def test_brokers_are_waited_for_as_long_as_it_takes(
             reput_query.run_until_done,
             spark,
             options,
-            lambda report: None,
+            reports.append,
             FolderDestination(options),
             stopping,
         )
 
-        def goes_on_until(reached: Callable[[], bool]) -> None:
+        def goes_on_until(reached: Callable[[], object]) -> None:
             wait_until(lambda: run.done() or reached(), told.getvalue)
             if run.done():
                 raise AssertionError(told.getvalue()) from run.exception()
 
-        def is_up_to_date() -> bool:
-            return list(LakeProgress(str(lake)).offsets.values()) == [end(store)]
+        def goes_on_until_all_is_read() -> None:
+            log_end = end(store)
+            goes_on_until(lambda: reports and list(reports[-1].ends.values()) == [log_end])
 
         waits = (
             f"no broker at {gateway.address}: connection refused; the query starts again when that is over\n"
         )
         try:
-            goes_on_until(is_up_to_date)
+            goes_on_until_all_is_read()
             gateway.kill()
             written(store, "broker-a", COUNT)
             for planner in planners(jvm.pid):
                 os.kill(planner, signal.SIGKILL)
             goes_on_until(lambda: told.getvalue().count(waits) >= TRIES)
             gateway.start()
-            goes_on_until(is_up_to_date)
+            goes_on_until_all_is_read()
         finally:
             stopping.number = signal.SIGTERM
         assert run.result() is False
