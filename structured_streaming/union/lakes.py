@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Protocol
-from urllib.parse import unquote
 
 from structured_streaming.catalog.lake_tables import check_tables
 from structured_streaming.catalog.names import CatalogSchema
@@ -18,10 +17,13 @@ from structured_streaming.storage.folder import Folder
 from structured_streaming.tables import ERASURES, REPUT_PROGRESS
 from structured_streaming.typed.declaration import Declaration
 from structured_streaming.union.followed import FollowedLake
-from structured_streaming.union.instants import Instant
+from structured_streaming.union.instants import Instant, Span, instant_of
+from structured_streaming.union.past import instant_then, is_there
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 
 class ReadableLake(Protocol):
@@ -33,8 +35,11 @@ class ReadableLake(Protocol):
     def frame(self, name: str, version: int | None = None) -> DataFrame:
         """A table, or a version of it. Raises pyspark's AnalysisException when there is no such version."""
 
-    def has_files(self, name: str, frame: DataFrame) -> bool:
-        """Whether the files of a version are there, as far as that can be told without reading them."""
+    def has_files(self, name: str, version: int) -> bool:
+        """Whether a version of a table and its files are there, as far as that can be told without reading them."""
+
+    def then(self, moment: str) -> Instant:
+        """The instant that a batch, by its number, or a time had, as the progress says."""
 
     def newest(self, tables: Iterable[str]) -> Instant:
         """With the versions of `tables` and of the progress, which is read first."""
@@ -79,10 +84,13 @@ class FolderLake:
             reader = reader.option("versionAsOf", version)
         return reader.load(self._folder.child(name).spark_uri)
 
-    def has_files(self, name: str, frame: DataFrame) -> bool:
-        """See `ReadableLake.has_files`."""
-        files = {unquote(uri.rpartition("/")[2]) for uri in frame.inputFiles()}
-        return files.issubset(self._folder.child(name).names())
+    def has_files(self, name: str, version: int) -> bool:
+        """See `ReadableLake.has_files`. Spark, which would start jobs for each table, is not asked."""
+        return is_there(self._folder.child(name), version)
+
+    def then(self, moment: str) -> Instant:
+        """See `ReadableLake.then`. Nor is it here."""
+        return instant_then(self._folder, moment)
 
     def newest(self, tables: Iterable[str]) -> Instant:
         """See `ReadableLake.newest`."""
@@ -136,9 +144,13 @@ class CatalogLake:
             reader = reader.option("versionAsOf", version)
         return reader.table(self._schema.table(name))
 
-    def has_files(self, name: str, frame: DataFrame) -> bool:
+    def has_files(self, name: str, version: int) -> bool:
         """See `ReadableLake.has_files`. A catalog's tables may be where only Spark can look."""
         return True
+
+    def then(self, moment: str) -> Instant:
+        """See `ReadableLake.then`."""
+        return instant_of(_Batches(self.frame(REPUT_PROGRESS.name)), str(self), moment)
 
     def newest(self, tables: Iterable[str]) -> Instant:
         """See `ReadableLake.newest`."""
@@ -188,3 +200,39 @@ class CatalogLake:
     def _version(self, name: str) -> int:
         history = self._session.sql(f"DESCRIBE HISTORY {self._schema.table(name)} LIMIT 1")
         return int(history.collect()[0]["version"])
+
+
+class _Batches:
+    """See `Batches`. Spark looks at the rows, and answers with one, or with one for each log."""
+
+    def __init__(self, progress: DataFrame) -> None:
+        self._progress = progress
+
+    def span(self) -> Span | None:
+        (row,) = self._progress.selectExpr(
+            "min(batch)",
+            "max(batch)",
+            "unix_micros(min(commit_timestamp))",
+            "unix_micros(max(commit_timestamp))",
+        ).collect()
+        return None if row[0] is None else Span(int(row[0]), int(row[1]), _time(row[2]), _time(row[3]))
+
+    def last(self, until: datetime.datetime) -> int | None:
+        micros = (until - _EPOCH) // datetime.timedelta(microseconds=1)
+        committed = self._progress.where(f"commit_timestamp <= timestamp_micros({micros}L)")
+        found: int | None = committed.selectExpr("max(batch)").collect()[0][0]
+        return found
+
+    def at(self, batch: int) -> tuple[dict[str, int], datetime.datetime] | None:
+        rows = self._progress.where(f"batch = {batch:d}")
+        for row in rows.selectExpr("table_versions", "unix_micros(commit_timestamp)").limit(1).collect():
+            return dict(row[0]), _time(row[1])
+        return None
+
+    def ends(self, batch: int) -> Ends:
+        until = self._progress.where(f"batch <= {batch:d}").groupBy("broker", "log_id")
+        return {(str(row[0]), str(row[1])): int(row[2]) for row in until.agg({"end_offset": "max"}).collect()}
+
+
+def _time(micros: int) -> datetime.datetime:
+    return _EPOCH + datetime.timedelta(microseconds=micros)

@@ -7,7 +7,6 @@ tables, which hold all that is below it, then the logs are asked where they end.
 
 from __future__ import annotations
 
-import datetime
 import functools
 import json
 import operator
@@ -15,7 +14,6 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from store.log_source import LogState
-from structured_streaming.commit.ends import Ends
 from structured_streaming.erased import PLACE, Erased, hides
 from structured_streaming.erasures import BY_HAND
 from structured_streaming.scratch import SQL, remove_scratch, scratch_folder
@@ -27,7 +25,7 @@ from structured_streaming.tables import DATA_TABLES, REPUT_PROGRESS, TABLES, UPK
 from structured_streaming.typed.declaration import STOPPED, packed
 from structured_streaming.typed.topic import typed_topic
 from structured_streaming.union.columns import columns_read, stand_in
-from structured_streaming.union.instants import Instant, Span, as_of, instant_of, version_gone
+from structured_streaming.union.instants import Instant, as_of, version_gone
 from structured_streaming.union.lakes import ReadableLake
 from structured_streaming.union.tails import Tail, not_filled, tails_of, without_log
 
@@ -36,7 +34,6 @@ if TYPE_CHECKING:
 
 _DATA = frozenset(table.name for table in DATA_TABLES)
 """And typed tables."""
-_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
 
@@ -165,7 +162,7 @@ class UnionTables:
 
 def register_as_of(lake: ReadableLake, moment: str, tell: Callable[[str], None]) -> None:
     """Tables as a batch left them, by its number or a time, as temporary views. Raises LakeError."""
-    instant = instant_of(_Batches(lake.frame(REPUT_PROGRESS.name)), str(lake), moment).without(lake.hidden())
+    instant = lake.then(moment).without(lake.hidden())
     for name in (*TABLES, *(each.table for each in lake.typed())):
         frame = None
         if name not in (REPUT_PROGRESS.name, UPKEEP.name):
@@ -200,49 +197,12 @@ def below(frame: DataFrame, name: str, instant: Instant) -> DataFrame:
     return rows.join(hidden, list(PLACE), "left_anti").select(*frame.columns)
 
 
-class _Batches:
-    """See `Batches`. Spark looks at the rows, and answers with one, or with one for each log."""
-
-    def __init__(self, progress: DataFrame) -> None:
-        self._progress = progress
-
-    def span(self) -> Span | None:
-        (row,) = self._progress.selectExpr(
-            "min(batch)",
-            "max(batch)",
-            "unix_micros(min(commit_timestamp))",
-            "unix_micros(max(commit_timestamp))",
-        ).collect()
-        return None if row[0] is None else Span(int(row[0]), int(row[1]), _time(row[2]), _time(row[3]))
-
-    def last(self, until: datetime.datetime) -> int | None:
-        micros = (until - _EPOCH) // datetime.timedelta(microseconds=1)
-        committed = self._progress.where(f"commit_timestamp <= timestamp_micros({micros}L)")
-        found: int | None = committed.selectExpr("max(batch)").collect()[0][0]
-        return found
-
-    def at(self, batch: int) -> tuple[dict[str, int], datetime.datetime] | None:
-        rows = self._progress.where(f"batch = {batch:d}")
-        for row in rows.selectExpr("table_versions", "unix_micros(commit_timestamp)").limit(1).collect():
-            return dict(row[0]), _time(row[1])
-        return None
-
-    def ends(self, batch: int) -> Ends:
-        until = self._progress.where(f"batch <= {batch:d}").groupBy("broker", "log_id")
-        return {(str(row[0]), str(row[1])): int(row[2]) for row in until.agg({"end_offset": "max"}).collect()}
-
-
-def _time(micros: int) -> datetime.datetime:
-    return _EPOCH + datetime.timedelta(microseconds=micros)
-
-
 def _readable(lake: ReadableLake, name: str, version: int) -> DataFrame | None:
     """A version of a table; None when its log or its files are gone."""
     from pyspark.errors import AnalysisException
 
     try:
-        frame = lake.frame(name, version)
-        return frame if lake.has_files(name, frame) else None
+        return lake.frame(name, version) if lake.has_files(name, version) else None
     except AnalysisException:
         return None
 

@@ -11,6 +11,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from structured_streaming.catalog import lake_tables, lake_views
@@ -18,13 +19,15 @@ from structured_streaming.catalog.lake_tables import check_tables, created, make
 from structured_streaming.catalog.names import CatalogSchema
 from structured_streaming.commit.typed_fill import fill
 from structured_streaming.commit.typed_tables import declare
-from structured_streaming.errors import LocationError
+from structured_streaming.errors import LakeError, LocationError
 from structured_streaming.maintenance import in_catalog
 from structured_streaming.maintenance.decisions import Decisions
 from structured_streaming.maintenance.in_catalog import expire_schema
 from structured_streaming.storage.local import LocalFolder
 from structured_streaming.tables import CONSUME_QUEUE, QUARANTINE, REPUT_PROGRESS, TABLES, UPKEEP
 from structured_streaming.typed.declaration import JSON, Declaration, Schema
+from structured_streaming.union.instants import Instant
+from structured_streaming.union.lakes import CatalogLake
 from tests.suite.evidence import EVIDENCE, LONG
 from tests.support.lakes.aged import WITH_MESSAGES, AgedLake, left_of, places
 from tests.support.lakes.viewed import VIEW
@@ -87,6 +90,8 @@ def test_missing_tables_are_made_whatever_views_a_session_has(spark: SparkSessio
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(lake_tables, "TABLES", {table.name: table for table in made})
         make_tables(spark, schema)
+        with pytest.raises(LakeError, match="holds no batch yet"):
+            CatalogLake(spark, schema).then("1")
     spark.catalog.dropTempView(CONSUME_QUEUE.name)
     for table in made:
         assert spark.table(schema.table(table.name)).columns == table.schema.names
@@ -183,6 +188,20 @@ def test_a_damaged_typed_table_holds_its_topic_and_no_other(spark: SparkSession,
     assert [report.problems for report in expire_schema(spark, DAMAGED, lake.now) if report.problems] == []
     left = lake.rows("messages")
     assert min(each["store_timestamp"] for each in left if each["topic"] == "orders") >= bound
+
+
+def test_an_instant_of_the_past_is_that_of_a_batch_or_a_time(spark: SparkSession, lake: AgedLake) -> None:
+    there = CatalogLake(spark, SCHEMA)
+    (batch,) = DeltaTable(str(lake.lake / REPUT_PROGRESS.name)).to_pyarrow_table().to_pylist()
+    then = Instant(
+        {(batch["broker"], batch["log_id"]): batch["end_offset"]},
+        dict(batch["table_versions"]),
+        1,
+        batch["commit_timestamp"],
+    )
+    assert there.then(batch["commit_timestamp"].isoformat()) == then
+    with pytest.raises(LakeError, match="its first batch is 1, committed at"):
+        there.then("2001-01-01")
 
 
 def test_brokers_are_retired(spark: SparkSession, lake: AgedLake) -> None:
