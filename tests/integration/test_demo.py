@@ -26,7 +26,7 @@ pytestmark = pytest.mark.timeout(3000)
 
 @contextmanager
 def demo(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Leads a process group, as a terminal's foreground job does; it is killed at the end if it still runs."""
+    """Leads a process group, as a terminal's foreground job does; if it still runs at the end, it ends what it started."""
     with (folder / "said").open("wb") as said:
         process = subprocess.Popen(
             [sys.executable, "-m", "demo.run", "--output", str(folder / "output"), *arguments],
@@ -38,9 +38,8 @@ def demo(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
     try:
         yield process
     finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        process.terminate()
+        process.wait(PATIENCE_S)
 
 
 def once(process: subprocess.Popen[bytes], folder: Path, there: Callable[[str], object]) -> str:

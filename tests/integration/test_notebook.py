@@ -1,5 +1,5 @@
 """Every notebook runs from its first cell to its last, in a Spark session that was there before and lives on, over a lake in a folder
-and in a catalog; what its plots show is what the embedded engine answers. One runs in a kernel, with a session of its own."""
+and in a catalog; what its plots show is what the embedded engine answers. One makes a session of its own: in `make evidence` in a kernel."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 import shlex
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -18,15 +18,19 @@ from unittest.mock import patch
 
 import nbformat
 import pytest
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from broker_gateway.cli.main import app
 from lakebroker_testing.client import Client
 from lakebroker_testing.gateway import ROOT, Gateway
+from structured_streaming import sql
 from structured_streaming.embedded.engine import EmbeddedEngine
+from structured_streaming.notebooks import session as notebook_session
 from structured_streaming.notebooks.parameters import PARAMETERS
 from structured_streaming.tables import TABLES
+from tests.suite.evidence import LONG
 from tests.support.lakes.empty import empty_lake
 from tests.support.lakes.notebook import HOSTILE, HOSTILE_TOPIC, HOURS, SPOILED, make_lake
 from tests.support.spark.notebook_runs import Notebooks, Ran, notebooks, run_in_kernel
@@ -35,7 +39,7 @@ pytestmark = pytest.mark.timeout(1800)
 NAMES = sorted(path.stem for path in (ROOT / "notebooks").glob("*.ipynb"))
 SCHEMA = "lake_of_notebooks"
 IN_KERNEL = "message_by_key"
-"""What runs in a kernel of its own."""
+"""What runs without a session that was there before."""
 NEW_KEY = "it's-\\'new\\\\-$1"
 """Of a message that is in a log and not in the lake yet; what SQL and plots could take for something else than text."""
 GIVEN = {"hours": str(HOURS + 12)}
@@ -89,21 +93,43 @@ def empty(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 class Runs:
-    """What each notebook left, of those that were asked for: it runs then."""
+    """What each notebook left, of those that were asked for: it runs then.
+
+    The first notebook over a lake in a folder opens it; the session beside the one that was there goes on to the others.
+    """
 
     def __init__(
         self, here: Notebooks, session: Session, planned: Mapping[str, tuple[str, Mapping[str, str]]]
     ) -> None:
-        self._here, self._planned = here, planned
+        self.here, self._planned = here, planned
         self._there = {"spark": session.spark, "dbutils": SimpleNamespace(widgets=session.widgets)}
-        self._ran: Runs = {}
+        self._ran: dict[str, Ran] = {}
+        self._opened: dict[str, SparkSession] = {}
 
     def __getitem__(self, name: str) -> Ran:
         if name not in self._ran:
-            left = self._here.run(*self._planned[name], **self._there)
+            notebook, given = self._planned[name]
+            with nullcontext() if "brokers" in given else self._opened_once(given["lake"]):
+                left = self.here.run(notebook, given, **self._there)
             assert "in the Spark session that is there" in left.printed
             self._ran[name] = left
         return self._ran[name]
+
+    @contextmanager
+    def _opened_once(self, lake: str) -> Iterator[None]:
+        """To register a lake's tables and views takes longer than most notebooks."""
+        known = self._opened.get(lake)
+        register, beside = sql.register_lake, notebook_session._beside
+
+        def kept(there: SparkSession) -> SparkSession:
+            self._opened[lake] = known or beside(there)
+            return self._opened[lake]
+
+        with (
+            patch.object(notebook_session, "_beside", kept),
+            patch.object(sql, "register_lake", register if known is None else lambda session, lake: None),
+        ):
+            yield
 
 
 @pytest.fixture(scope="module")
@@ -196,7 +222,7 @@ SAID_OF_NOTHING = {
 }
 
 
-@pytest.mark.parametrize("name", [each for each in NAMES if each != IN_KERNEL])
+@pytest.mark.parametrize("name", NAMES)
 def test_an_empty_lake_has_sentences_in_place_of_plots(ran: Runs, name: str) -> None:
     left = ran[f"empty {name}"]
     assert SAID_OF_NOTHING[name] in left.printed
@@ -371,6 +397,23 @@ def test_a_session_that_was_there_lives_on_with_its_settings_and_views(ran: Runs
     assert session.widgets.made.keys() == set(PARAMETERS), "each is a widget where there are widgets"
 
 
+def test_without_a_session_one_is_made_and_stopped(ran: Runs, session: Session, empty: str) -> None:
+    """The one that is made is the tests' own: how Spark is started for a lake is what `lakebroker sql --engine spark` does too."""
+    made, stopped = session.spark.newSession(), list[bool]()
+    sql.register(made, empty)
+    made.stop = lambda: stopped.append(True)  # type: ignore[method-assign]
+    with (
+        patch.object(SparkContext, "_active_spark_context", None),
+        patch.object(sql, "lake_session", lambda location, tell: made),
+    ):
+        left = ran.here.run(IN_KERNEL, {"lake": empty})
+    assert SAID_OF_NOTHING[IN_KERNEL] in left.printed
+    assert "in the Spark session that is there" not in left.printed
+    assert stopped == [True]
+    assert not notebook_session._made
+
+
+@LONG
 def test_in_a_kernel_without_a_session_one_is_made_and_stopped(empty: str, tmp_path: Path) -> None:
     after = "from pyspark import SparkContext\nprint(SparkContext._active_spark_context)"
     left, said = run_in_kernel(IN_KERNEL, {"lake": empty}, after, tmp_path)
