@@ -26,6 +26,7 @@ from tests.support.peers.hostile_remoting import (
     BOMBS,
     Record,
     connect,
+    forget_peak,
     hostile_frames,
     idle_and_half_open,
     memory_mib,
@@ -40,14 +41,27 @@ _CODES = (
 """Requests whose bodies are read."""
 
 
-@pytest.fixture
-def gateway(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Gateway]:
-    """With the options that a test gives by `indirect`."""
-    with Gateway(tmp_path, patient=True, **OPTIONS, **getattr(request, "param", {})) as found:
+@contextlib.contextmanager
+def started(folder: Path, **options: str) -> Iterator[Gateway]:
+    with Gateway(folder, patient=True, **OPTIONS, **options) as found:
         wait_until(lambda: "compiled code loaded" in found.log.read_text())  # which takes memory
         yield found
         assert found.terminate() == 0
     assert "Traceback" not in found.log.read_text()
+
+
+@pytest.fixture
+def gateway(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Gateway]:
+    """With the options that a test gives by `indirect`."""
+    with started(tmp_path, **getattr(request, "param", {})) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def fed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    """One for all hostile frames and bodies, none of which it keeps."""
+    with started(tmp_path_factory.mktemp("fed")) as found:
+        yield found
 
 
 class Witness:
@@ -74,11 +88,11 @@ class Witness:
 
 
 @pytest.mark.timeout(180)
-def test_hostile_frames_end_their_connection_only(gateway: Gateway) -> None:
+def test_hostile_frames_end_their_connection_only(fed: Gateway) -> None:
     async def test() -> None:
-        witness = Witness(gateway)
+        witness = Witness(fed)
         for number, data in enumerate(hostile_frames()):
-            with connect(gateway.remoting_port - 2 * (number % 2)) as peer:
+            with connect(fed.remoting_port - 2 * (number % 2)) as peer:
                 peer.sendall(data)
             if number % 40 == 0:
                 await witness.look()
@@ -89,9 +103,9 @@ def test_hostile_frames_end_their_connection_only(gateway: Gateway) -> None:
 
 
 @pytest.mark.timeout(120)
-def test_broken_frames_close_at_once(gateway: Gateway) -> None:
+def test_broken_frames_close_at_once(fed: Gateway) -> None:
     for data in hostile_frames()[:7]:
-        with connect(gateway.remoting_port) as peer:
+        with connect(fed.remoting_port) as peer:
             peer.sendall(data)
             with contextlib.suppress(ConnectionResetError):
                 assert peer.recv(1) == b""
@@ -100,21 +114,22 @@ def test_broken_frames_close_at_once(gateway: Gateway) -> None:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("kind", BOMBS)
 def test_hostile_bodies_are_answered_and_memory_is_bounded(
-    gateway: Gateway, kind: str, record_property: Record
+    fed: Gateway, kind: str, record_property: Record
 ) -> None:
     async def test() -> None:
-        witness = Witness(gateway)
+        witness = Witness(fed)
         await witness.look()
-        before = memory_mib(gateway.process)
+        forget_peak(fed.process)
+        before = memory_mib(fed.process)
         client = RemotingClient()
         for code in _CODES:
             command = Command(code, {}, BOMBS[kind])
-            answer = await client.invoke(f"127.0.0.1:{gateway.remoting_port}", command, 60)
+            answer = await client.invoke(f"127.0.0.1:{fed.remoting_port}", command, 60)
             assert answer.code in (ResponseCode.SYSTEM_ERROR, ResponseCode.INVALID_PARAMETER)
             assert answer.remark is not None
             assert len(answer.remark) < 1000
             await witness.look()
-        grown = memory_mib(gateway.process, "VmHWM") - before
+        grown = memory_mib(fed.process, "VmHWM") - before
         record_property("grown_mib", grown)
         assert grown < 300
         await client.close()

@@ -23,18 +23,32 @@ from tests.support.peers.hostile_remoting import (
     IDS,
     Record,
     connect,
+    forget_peak,
     hostile_frames,
     idle_and_half_open,
     memory_mib,
 )
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[NameServer]:
-    with NameServer(tmp_path) as found:
+@contextlib.contextmanager
+def started(folder: Path) -> Iterator[NameServer]:
+    with NameServer(folder) as found:
         yield found
         assert found.terminate() == 0
     assert "Traceback" not in found.log.read_text()
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[NameServer]:
+    with started(tmp_path) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def fed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NameServer]:
+    """One for all hostile frames and bodies, none of which it keeps."""
+    with started(tmp_path_factory.mktemp("fed")) as found:
+        yield found
 
 
 class Witness:
@@ -59,12 +73,12 @@ class Witness:
 
 
 @pytest.mark.timeout(120)
-def test_hostile_frames_end_their_connection_only(server: NameServer) -> None:
+def test_hostile_frames_end_their_connection_only(fed: NameServer) -> None:
     async def test() -> None:
-        witness = Witness(server)
+        witness = Witness(fed)
         await witness.start()
         for number, data in enumerate(hostile_frames()):
-            with connect(server.port) as peer:
+            with connect(fed.port) as peer:
                 peer.sendall(data)
             if number % 20 == 0:
                 await witness.look()
@@ -76,8 +90,8 @@ def test_hostile_frames_end_their_connection_only(server: NameServer) -> None:
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("data", hostile_frames()[:7])
-def test_a_broken_frame_closes_at_once(server: NameServer, data: bytes) -> None:
-    with connect(server.port) as peer:
+def test_a_broken_frame_closes_at_once(fed: NameServer, data: bytes) -> None:
+    with connect(fed.port) as peer:
         peer.sendall(data)
         with contextlib.suppress(ConnectionResetError):
             assert peer.recv(1) == b""
@@ -86,19 +100,20 @@ def test_a_broken_frame_closes_at_once(server: NameServer, data: bytes) -> None:
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("kind", BOMBS)
 def test_hostile_bodies_are_answered_and_memory_is_bounded(
-    server: NameServer, kind: str, record_property: Record
+    fed: NameServer, kind: str, record_property: Record
 ) -> None:
     async def test() -> None:
-        witness = Witness(server)
+        witness = Witness(fed)
         await witness.start()
-        before = memory_mib(server.process)
+        forget_peak(fed.process)
+        before = memory_mib(fed.process)
         client = RemotingClient()
         command = Command(RequestCode.REGISTER_BROKER, HOSTILE_IDS, BOMBS[kind])
         for _ in range(2):
-            answer = await client.invoke(server.address, command, 60)
+            answer = await client.invoke(fed.address, command, 60)
             assert answer.code == ResponseCode.SYSTEM_ERROR
             await witness.look()
-        grown = memory_mib(server.process, "VmHWM") - before
+        grown = memory_mib(fed.process, "VmHWM") - before
         record_property("grown_mib", grown)
         assert grown < 250
         await client.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -181,6 +182,15 @@ def test_a_signal_to_the_process_group_stops_all_in_an_orderly_way(host: Host) -
     assert not list(host.stores.glob("*/abort"))
 
 
+def open_files(pid: int) -> set[str]:
+    """What its descriptors are of; nothing of a process that has ended."""
+    found = set()
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        for each in Path(f"/proc/{pid}/fd").iterdir():
+            found.add(os.readlink(each))
+    return found
+
+
 def test_brokers_that_got_the_signal_already_are_let_end(host: Host) -> None:
     """As in a control group, of a host so busy that the supervisor looks late."""
     first, second = host.brokers()
@@ -193,8 +203,11 @@ def test_brokers_that_got_the_signal_already_are_let_end(host: Host) -> None:
         peer.until(lambda each: each.kind == GOAWAY, 60)
         wait_until(lambda: not Path(f"/proc/{second['pid']}/fd/0").exists())  # a zombie at most
         assert Path(f"/proc/{first['pid']}").exists()
+        told = os.readlink(f"/proc/{first['pid']}/fd/0")
         host.process.send_signal(signal.SIGCONT)
-        assert host.process.wait(LIMIT_S) == 0
+        # the supervisor has told all to end, and waits for the first
+        wait_until(lambda: told not in open_files(host.process.pid))
+    assert host.process.wait(LIMIT_S) == 0
     assert "second signal" not in host.log.read_text()
     assert not list(host.stores.glob("*/abort"))
 

@@ -28,6 +28,8 @@ IDS = {
 }
 HOSTILE_IDS = {**IDS, "brokerName": "hostile", "brokerAddr": "127.0.0.1:9"}
 IDLE = 2000 if EVIDENCE else 800
+CHANGED = 200 if EVIDENCE else 60
+"""Frames of bytes that were changed at random, and as many of random bytes."""
 Record = Callable[[str, object], None]
 
 
@@ -75,6 +77,12 @@ def memory_mib(process: subprocess.Popen[bytes] | None, what: str = "VmRSS") -> 
     return int(line.split()[1]) >> 10
 
 
+def forget_peak(process: subprocess.Popen[bytes] | None) -> None:
+    """VmHWM begins again with what is resident now."""
+    assert process is not None
+    Path(f"/proc/{process.pid}/clear_refs").write_text("5")
+
+
 def connect(port: int) -> socket.socket:
     found = socket.create_connection(("127.0.0.1", port), timeout=20)
     found.settimeout(20)
@@ -93,12 +101,12 @@ def hostile_frames() -> list[bytes]:
         struct.pack(">II", 100, 101),
         struct.pack(">II", 12, 8) + b"[[[[[[[[",
     ]
-    for _ in range(200):
+    for _ in range(CHANGED):
         changed = bytearray(whole)
         for _ in range(chance.randint(1, 8)):
             changed[chance.randrange(len(changed))] = chance.randrange(256)
         broken.append(bytes(changed))
-    broken += [chance.randbytes(chance.randint(1, 400)) for _ in range(200)]
+    broken += [chance.randbytes(chance.randint(1, 400)) for _ in range(CHANGED)]
     return broken
 
 
