@@ -16,6 +16,7 @@ from lakebroker_testing.prestarted import run
 from store.log.recovery import load_identity
 from structured_streaming.embedded.engine import EmbeddedEngine
 from tests.support.lakes.maintained import reput
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -35,7 +36,7 @@ class Scene:
         self.received: list[bytes] = []
         with gateway:
             self.send(0, 30)
-            self.receive(most=10)
+            self.receive(10)
             assert gateway.terminate() == 0
             shutil.copytree(gateway.store, folder / "older")
             gateway.start()
@@ -47,14 +48,15 @@ class Scene:
             self.former = identity(gateway.store)
             gateway.start()
             self.begun = identity(gateway.store)
-            self.receive()
+            self.receive(100)
             self.send(100, 130)
-            self.receive()
+            self.receive(130)
             gateway.kill()
             gateway.start()
             self.reput()
             self.send(130, 150)
-            self.receive()
+            self.receive(150)
+            self.none_is_left()
             assert gateway.terminate() == 0
         self.reput()
 
@@ -67,14 +69,24 @@ class Scene:
             assert client.send("orders", b"%d" % number).status.code == pb.OK
         client.close()
 
-    def receive(self, most: int = 1 << 30) -> None:
-        client, left = Client(self.gateway.address), most
-        while left and (
-            messages := client.receive("orders", "billing", batch=min(left, 32), wait_ms=5000)[1]
-        ):
-            self.received += [each.body for each in messages]
-            assert client.ack("orders", "billing", *messages).status.code == pb.OK
-            left -= len(messages)
+    def receive(self, until: int) -> None:
+        """Until so many were received in all."""
+        client = Client(self.gateway.address)
+
+        def come() -> bool:
+            batch = min(until - len(self.received), 32)
+            messages = client.receive("orders", "billing", batch=batch, wait_ms=5000)[1]
+            if messages:
+                self.received += [each.body for each in messages]
+                assert client.ack("orders", "billing", *messages).status.code == pb.OK
+            return len(self.received) == until
+
+        wait_until(come, lambda: f"{until} messages, after {len(self.received)},")
+        client.close()
+
+    def none_is_left(self) -> None:
+        client = Client(self.gateway.address)
+        assert client.receive("orders", "billing", batch=32, wait_ms=1000)[1] == []
         client.close()
 
     def sql(self, statement: str) -> list[dict[str, Any]]:
