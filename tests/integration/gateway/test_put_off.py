@@ -80,7 +80,7 @@ def test_what_was_answered_survives_kill_9_and_goes_once(tmp_path: Path, flush: 
         got: list[bytes] = []
         for number in range(ROUNDS):
             client = Client(gateway.address)
-            client.receive(TOPIC, GROUP)
+            client.receive(TOPIC, GROUP, invisible_ms=500)  # what is not acknowledged before the crash
             halves = {}
             for each in range(20):
                 body = b"%d-%d" % (number, each)
