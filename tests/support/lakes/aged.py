@@ -15,6 +15,7 @@ from deltalake import DeltaTable
 from lakebroker_testing.logs import LogWriter
 from structured_streaming.commit.delta_commit import DeltaCommitSink
 from structured_streaming.staging.wanted import EVERYTHING, Wanted
+from tests.support.lakes import checks
 from tests.support.lakes.maintained import reput
 
 BEGIN = datetime(2026, 1, 1, 6, tzinfo=UTC)
@@ -76,10 +77,8 @@ class AgedLake:
         return DeltaCommitSink(str(self.lake))
 
     def rows(self, table: str) -> list[Row]:
-        columns = [
-            field.name for field in DeltaTable(str(self.lake / table)).schema().fields if field.name != "body"
-        ]
-        return list(DeltaTable(str(self.lake / table)).to_pyarrow_table(columns=columns).to_pylist())
+        found = checks.rows(self.lake, table)
+        return list(found.select([name for name in found.column_names if name != "body"]).to_pylist())
 
     def all_rows(self) -> dict[str, list[Row]]:
         return {table: self.rows(table) for table in WITH_MESSAGES}

@@ -20,6 +20,7 @@ from structured_streaming.source.log_range import LogRange
 from structured_streaming.staging.stage import stage
 from structured_streaming.staging.wanted import EVERYTHING, Wanted
 from structured_streaming.tables import TABLES
+from tests.support.lakes import checks
 from tests.support.lakes.empty import empty_lake
 
 
@@ -111,8 +112,7 @@ def reput(
 
 def rows_of(lake: Path | str, name: str) -> pa.Table:
     """A table's rows in the order of their keys."""
-    rows = DeltaTable(f"{lake}/{name}").to_pyarrow_table()
-    return rows.sort_by([(column, "ascending") for column in TABLES[name].key])
+    return checks.rows(lake, name).sort_by([(column, "ascending") for column in TABLES[name].key])
 
 
 def assert_same(before: dict[str, pa.Table], after: dict[str, pa.Table]) -> None:

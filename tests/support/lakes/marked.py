@@ -16,7 +16,6 @@ import fastavro
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from deltalake import DeltaTable
 
 from broker_gateway.metadata.names import JOURNAL_TOPIC
 from lakebroker_pb.lakebroker.journal.v1 import journal_pb2 as pb
@@ -38,6 +37,7 @@ from structured_streaming.storage.folder import Folder
 from structured_streaming.storage.location import lake_folder
 from structured_streaming.tables import DATA_TABLES, TABLES
 from structured_streaming.typed.declaration import JSON, Declaration, Schema
+from tests.support.lakes import checks
 from tests.support.lakes.maintained import reput
 
 TOPIC, TYPED = "people", "typed_people"
@@ -217,7 +217,7 @@ class MarkedLake:
 
     def table(self, name: str) -> pa.Table:
         """As delta-rs reads it."""
-        return DeltaTable(f"{self.location}/{name}").to_pyarrow_table()
+        return checks.rows(self.location, name)
 
     def others(self) -> dict[str, list[str]]:
         """Rows that are to stay as they are, of every table; but where a queue ends, which is not the person's alone."""
