@@ -13,7 +13,9 @@ import pytest
 from lakebroker_testing.client import OPTIONS, Client
 from lakebroker_testing.gateway import ROOT, Gateway, command
 from store.kernels.code_folders import CODE_FOLDERS, STORE_FOLDER
-from tests.suite.evidence import LONG
+from tests.suite.evidence import LONG, rounds
+
+CRASHES = rounds(1, 2)
 
 _ALL_READ_ONLY = 'mount --bind "$0" "$0" && mount -o remount,ro,bind / && exec "$@"'
 READ_BY_PATH = """
@@ -67,7 +69,7 @@ def test_every_start_succeeds_and_every_command_scans(tmp_path: Path, kept: bool
     if kept:
         keep_code(tmp_path / "store")
     with Gateway(tmp_path, wrapper=hardened(tmp_path), **OPTIONS) as gateway:
-        for number in range(2):
+        for number in range(CRASHES):
             client = Client(gateway.address)
             assert client.send("t", f"m{number}".encode()).entries
             client.channel.close()
@@ -75,7 +77,7 @@ def test_every_start_succeeds_and_every_command_scans(tmp_path: Path, kept: bool
             gateway.start()
         client = Client(gateway.address)
         received = {m.body for _ in range(3) for m in client.receive("t", "g")[1]}
-        assert received == {b"m0", b"m1"}, "answered before the crashes"
+        assert received == {b"m%d" % number for number in range(CRASHES)}, "answered before the crashes"
         client.channel.close()
         assert gateway.terminate() == 0
     assert "Traceback" not in gateway.log.read_text()
@@ -87,9 +89,9 @@ def test_every_start_succeeds_and_every_command_scans(tmp_path: Path, kept: bool
 
     seen = run(tmp_path, *command("store", "inspect", str(gateway.store), "--json"))
     assert seen.returncode == 0, seen.stderr
-    assert json.loads(seen.stdout)["topics"]["t"]["records"] == 2
+    assert json.loads(seen.stdout)["topics"]["t"]["records"] == CRASHES
     for arguments in (("verify", "--json"), ("rebuild",)):
         done = run(tmp_path, *command("store", arguments[0], str(gateway.store), *arguments[1:]))
         assert done.returncode == 0, done.stderr
     read = run(tmp_path, sys.executable, "-c", READ_BY_PATH, str(gateway.store))
-    assert [int(line) >= 2 for line in read.stdout.split()] == [True, True], read.stderr
+    assert [int(line) >= CRASHES for line in read.stdout.split()] == [True, True], read.stderr
