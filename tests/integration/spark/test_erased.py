@@ -92,6 +92,7 @@ def test_union_views_and_earlier_instants_leave_them_out(
         (found, message_id) for found in ("key", "messages", TYPED) for message_id in others
     ]
     union.close()
+    know_only(monkeypatch, (MESSAGES,))
     lake.erase()
     for _ in ("stated", "removed"):
         register_as_of(FolderLake(spark, lake.folder), "1", lambda line: None)

@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 from structured_streaming.errors import LakeError
 from structured_streaming.latency_functions import in_duckdb
 from structured_streaming.sql import query, register
+from structured_streaming.tables import BROKER_STATS
 from tests.support.lakes.latency_questions import (
     LIMITS_MS,
     PARTS,
@@ -22,6 +23,7 @@ from tests.support.lakes.latency_questions import (
     sketch_lake,
     stats,
 )
+from tests.support.spark.few import know_only
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +32,9 @@ def ask(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Ask:
     lake = tmp_path_factory.mktemp("sketches") / "lake"
     sketch_lake(lake)
     session = spark.newSession()
-    register(session, str(lake))
+    with pytest.MonkeyPatch.context() as patched:
+        know_only(patched, (BROKER_STATS,))
+        register(session, str(lake))
 
     def rows_of(statement: str) -> list[dict[str, Any]]:
         return list(query(session, statement.replace("FROM stats", "FROM broker_stats")).to_pylist())
