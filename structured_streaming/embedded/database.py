@@ -34,6 +34,12 @@ _REST = {
 """No names of Python's variables as tables."""
 
 
+def extension(name: str) -> str:
+    """The file of an extension of DuckDB's, in the package that has it. Raises ImportError."""
+    package = resources.files(f"duckdb_extension_{name}")
+    return str(package / "extensions" / f"v{duckdb.__version__}" / f"{name}.duckdb_extension")
+
+
 def connected(*, delta: bool = False) -> duckdb.DuckDBPyConnection:
     """A database that is not locked yet; with the extension `delta` out of its package, which nothing is installed of. Raises
     LakeError."""
@@ -42,11 +48,8 @@ def connected(*, delta: bool = False) -> duckdb.DuckDBPyConnection:
     connection = duckdb.connect(":memory:", config={"allow_unsigned_extensions": str(delta)})
     try:
         if delta:
-            package = resources.files("duckdb_extension_delta")
-            file = package / "extensions" / f"v{duckdb.__version__}" / "delta.duckdb_extension"
-            connection.execute(
-                f"LOAD {literal(str(file))}"
-            )  # lets other threads run, as load_extension does not
+            # other threads run meanwhile, as they do not in load_extension
+            connection.execute(f"LOAD {literal(extension('delta'))}")
             connection.execute("SET allow_unsigned_extensions = false")
             # EXPLAIN ANALYZE fails with it where a table is read twice with one filter
             connection.execute("SET delta_scan_explain_files_filtered = false")

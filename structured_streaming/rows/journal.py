@@ -121,9 +121,8 @@ def _decoded(body: bytes) -> tuple[pb.Batch | None, str]:
         return None, f"journal record that does not decode: {error}"
     if batch.version not in _VERSIONS:
         return None, f"journal record of version {batch.version}, only those up to {_VERSIONS[-1]} are known"
-    if (
-        len(batch.queues) > MOST_ROWS
-    ):  # without names and rows two million of them fit, to be looked at one by one
+    # without names and rows two million of them fit, to be looked at one by one
+    if len(batch.queues) > MOST_ROWS:
         return None, f"journal record of {len(batch.queues)} queues, at most {MOST_ROWS} are read"
     return (None, problem) if (problem := _problem(batch)) else (batch, "")
 

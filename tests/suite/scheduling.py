@@ -73,7 +73,6 @@ def in_order(items: list[pytest.Item]) -> None:
     rank = {name: at for at, name in enumerate((*DEAR, *LONGEST))}
 
     def place(item: pytest.Item) -> int:
-        name = f"tests/{str(item.path).rpartition('/tests/')[2]}"
-        return rank.get(dear_to(item.path) or name, len(rank))
+        return rank.get(dear_to(item.path) or item.nodeid.partition("::")[0], len(rank))
 
     items.sort(key=place)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable
-from importlib import resources
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -15,6 +14,7 @@ from deltalake import DeltaTable
 from pyiceberg.expressions import AlwaysTrue, BooleanExpression
 from pyiceberg.table import StaticTable
 
+from structured_streaming.embedded.database import extension
 from structured_streaming.tables import TABLES
 
 
@@ -51,8 +51,7 @@ def _duckdb() -> duckdb.DuckDBPyConnection:
     connection = duckdb.connect(config={"allow_unsigned_extensions": "true"})
     connection.execute("set autoinstall_known_extensions=false; set autoload_known_extensions=false")
     for name in ("avro", "iceberg"):
-        folder = resources.files(f"duckdb_extension_{name}") / "extensions" / f"v{duckdb.__version__}"
-        connection.load_extension(str(folder / f"{name}.duckdb_extension"))
+        connection.load_extension(extension(name))
     connection.execute("set global TimeZone='UTC'; set enable_external_file_cache=false")
     return connection
 
