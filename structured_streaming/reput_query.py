@@ -284,15 +284,15 @@ def _run_query(
         running.commits.close()
         running.notes.show()
         shutil.rmtree(running.scratch, ignore_errors=True)
-    again = other_topics or bool(options.careful and batches)
-    if running.goal is None:
-        return None if again and not stopping.is_set() else False
-    lacking = running.goal.lacking(destination.ends())
-    if not lacking or stopping.is_set():
-        return not lacking
-    if again:
+    lacking = None if running.goal is None else running.goal.lacking(destination.ends())
+    is_over = stopping.is_set() or lacking == []
+    if (other_topics and not stopping.is_set()) or (options.careful and batches and not is_over):
         return None
-    raise LakeError(f"not everything was read: {'; '.join(lacking)}; run it again")
+    if lacking is None:
+        return False
+    if not is_over:
+        raise LakeError(f"not everything was read: {'; '.join(lacking)}; run it again")
+    return not lacking
 
 
 def _is_over(running: _Running, stopping: Stopping) -> bool:
