@@ -47,11 +47,14 @@ class LakeBroker(InProcessBroker):
             self.send("filler", bytes(60_000))
 
     def retire(self) -> int:
-        """Deletes all segments that may go, with nothing but time in their way; how many went."""
+        """Deletes all segments but the last, where nothing but time is in their way; how many went."""
         self.fill_segment()
         self.dispatch()
+        last = self.store.max_offset // SEGMENT * SEGMENT
         gone = 0
         for _ in range(6):
+            if self.store.min_offset >= last:
+                break
             for path in (self.root / "commitlog").iterdir():
                 os.utime(path, (1, 1))
             gone += self.run(self.broker.retention.run_once())

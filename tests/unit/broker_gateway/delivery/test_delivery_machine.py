@@ -15,7 +15,7 @@ from tests.support.brokers.delivery_machine import ORDERED, DeliveryMachine, cut
 CALLS = ("append", "read", "record", "entries")
 TestDelivery = DeliveryMachine.TestCase
 TestDelivery.settings = settings(
-    max_examples=8,
+    max_examples=5,
     stateful_step_count=25,
     deadline=None,
     derandomize=True,
@@ -85,8 +85,8 @@ def in_order(machine: DeliveryMachine) -> None:
 def test_an_error_at_every_call(
     everything: Callable[[DeliveryMachine], None], call: str, compiled: bool
 ) -> None:
-    """One at a time, then a crash. In short every third call, each time another third by the kind of call."""
-    step = rounds(3, 1)
+    """One at a time, then a crash. In short every sixth call, each time others by the kind of call."""
+    step = rounds(6, 1)
     number = CALLS.index(call) % step
     calls = number + 1
     while number < calls:

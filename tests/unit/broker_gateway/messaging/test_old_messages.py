@@ -355,7 +355,7 @@ def test_a_topic_that_was_made_again_begins_behind_the_deleted_one(broker: LakeB
         broker.reset("t", "g", 0, 2)
 
 
-@pytest.mark.parametrize("seed", seeds(2, 20))
+@pytest.mark.parametrize("seed", seeds(1, 20))
 def test_any_mix_of_receives_retention_and_restarts_gives_each_message_once_in_order(
     broker: LakeBroker, seed: int
 ) -> None:
@@ -414,6 +414,8 @@ def test_little_memory_serves_many_groups_and_queues(tmp_path: Path) -> None:
             for group, call in waiting.items():
                 found[group] += [int(each.body.split(b"|")[0]) for each in call.messages]
             assert old.bytes <= (1 << 20) + 200_000
+            if all(len(some) >= 60 for some in found.values()):
+                break
         assert {group: sorted(some) for group, some in found.items()} == {
             group: list(range(60)) for group in groups
         }
