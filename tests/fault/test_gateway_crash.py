@@ -70,7 +70,7 @@ class Load:
 
 
 @pytest.mark.timeout(7200 if EVIDENCE else 300)
-@pytest.mark.parametrize("mode", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+@pytest.mark.parametrize("mode", ["SYNC_FLUSH", pytest.param("ASYNC_FLUSH", marks=LONG)])
 def test_sigkill_under_load(
     tmp_path: Path, mode: str, record_property: Callable[[str, object], None]
 ) -> None:

@@ -22,8 +22,8 @@ from tests.support.logs.contents import stored
 from tests.support.waiting import LIMIT_S, wait_until
 
 ROUNDS = 15 if EVIDENCE else 1
-CUTS_A_ROUND = 5 if EVIDENCE else 3
-ANSWERED_BEFORE_A_CUT = 20
+CUTS_A_ROUND = 5 if EVIDENCE else 2
+ANSWERED_BEFORE_A_CUT = 30
 
 
 class FaultyGateway(Gateway):
@@ -113,6 +113,7 @@ def take_all(client: Client, group: str) -> dict[str, bytes]:
 
 
 def test_a_failed_fdatasync(tmp_path: Path) -> None:
+    """Also of the stop behind it, which says so."""
     with FaultyGateway(tmp_path, flushIntervalCommitLog="20") as gateway:
         client = Client(gateway.address)
         senders = Senders(gateway.address)
@@ -121,7 +122,7 @@ def test_a_failed_fdatasync(tmp_path: Path) -> None:
         wait_until(lambda: len(senders.refused) >= 50)
         answered = len(senders.sent)
         # flushes by interval come in between, and would succeed: that must not count
-        wait_until(lambda: len(senders.refused) >= 1000)
+        wait_until(lambda: len(senders.refused) >= 300)
         senders.stop()
         assert len(senders.sent) == answered
         sent = dict(senders.sent)
@@ -145,11 +146,14 @@ def test_a_failed_fdatasync(tmp_path: Path) -> None:
             "an acknowledgement that nothing keeps is refused"
         )
         assert "read-only" in acked.status.message
+        client.channel.close()
+        assert gateway.terminate() == 255
         log = gateway.log.read_text()
         assert log.count("nothing is journaled any more") == 1
+        assert "lakebroker: the broker stopped, but the end of its log may not be on disk: " in log
+        assert "the last snapshot could not be written" in log
         assert "Traceback" not in log
-        client.channel.close()
-        gateway.kill()
+        assert (gateway.store / "abort").exists(), "the next start looks at all of it"
     with healthy(gateway) as again:
         client = Client(again.address)
         found = take_all(client, "after-restart")
@@ -158,27 +162,6 @@ def test_a_failed_fdatasync(tmp_path: Path) -> None:
         client.channel.close()
         assert again.terminate() == 0
     assert set(sent) <= stored(gateway.store).keys()
-
-
-def test_a_stop_behind_a_failed_fdatasync_says_so(tmp_path: Path) -> None:
-    with FaultyGateway(tmp_path) as gateway:
-        client = Client(gateway.address)
-        assert client.send("t", b"x").status.code == pb.OK
-        done = gateway.tell("fail")
-        codes = [client.send("t", b"y").status.code]
-        while codes[-1] == pb.OK and len(codes) < 10_000:  # until the order is read
-            codes.append(client.send("t", b"y").status.code)
-        assert codes[-1] == pb.MASTER_PERSISTENCE_TIMEOUT
-        wait_until(done.exists)
-        client.channel.close()
-        assert gateway.terminate() == 255
-        log = gateway.log.read_text()
-        assert "lakebroker: the broker stopped, but the end of its log may not be on disk: " in log
-        assert "the last snapshot could not be written" in log
-        assert "Traceback" not in log
-        assert (gateway.store / "abort").exists(), "the next start looks at all of it"
-    with healthy(gateway) as again:
-        assert again.terminate() == 0
 
 
 @pytest.mark.timeout(7200 if EVIDENCE else 300)

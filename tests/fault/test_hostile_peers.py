@@ -30,7 +30,7 @@ from tests.support.peers.hostile_clients import KINDS, SERVICE
 from tests.support.peers.hostile_remoting import Record, memory_mib
 from tests.support.waiting import wait_until
 
-QUIET_S, HOSTILE_S = (30.0, 120.0) if EVIDENCE else (1.0, 5.0)
+QUIET_S, HOSTILE_S = (30.0, 120.0) if EVIDENCE else (0.5, 2.5)
 RATE = 200
 MOST_MIB = 512
 DESCRIPTORS = 1024

@@ -160,7 +160,7 @@ def test_others_are_served_while_a_large_registration_is_read(
         witness = Witness(server)
         await witness.start()
         before = memory_mib(server.process)
-        topics = {f"topic-{number}": TopicConfig(f"topic-{number}") for number in range(80_000)}
+        topics = {f"topic-{number}": TopicConfig(f"topic-{number}") for number in range(40_000)}
         body = RegisterBrokerBody(DataVersion(0, 1, 1), topics).encode(compress=True)
         client = RemotingClient()
         registering = asyncio.create_task(
@@ -182,13 +182,13 @@ def test_others_are_served_while_a_large_registration_is_read(
 
 @pytest.mark.timeout(180)
 def test_idle_and_half_open_connections(server: NameServer, record_property: Record) -> None:
-    """Many that say nothing, each second of them within a frame; then 60 that announce 16 MiB and send all but a byte."""
+    """Many that say nothing, each second of them within a frame; then 36 that announce 16 MiB and send all but a byte."""
 
     async def test() -> None:
         witness = Witness(server)
         await witness.start()
         ports = (server.port,)
-        await idle_and_half_open(ports, server.process, witness.look, record_property, leaving=60, large=60)
+        await idle_and_half_open(ports, server.process, witness.look, record_property, leaving=60, large=36)
         await witness.close()
 
     asyncio.run(test())
@@ -238,7 +238,7 @@ LISTS = {
 
 @pytest.mark.timeout(240)
 def test_lists_asked_for_without_waiting_do_not_stop_the_server(server: NameServer) -> None:
-    """512 of each at once, of 20,000 topics; others are served meanwhile."""
+    """128 of each at once, of 20,000 topics; others are served meanwhile."""
 
     async def test() -> None:
         witness = Witness(server)
@@ -249,7 +249,7 @@ def test_lists_asked_for_without_waiting_do_not_stop_the_server(server: NameServ
         command = Command(RequestCode.REGISTER_BROKER, HOSTILE_IDS, body)
         assert (await client.invoke(server.address, command, 60)).code == 0
         for code, fields in LISTS.values():
-            asked = [client.invoke(server.address, Command(code, fields), 60) for _ in range(512)]
+            asked = [client.invoke(server.address, Command(code, fields), 60) for _ in range(128)]
             answers, _ = await asyncio.gather(asyncio.gather(*asked), witness.look())
             assert {each.code for each in answers} == {ResponseCode.SUCCESS}
         await client.close()

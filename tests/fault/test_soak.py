@@ -29,7 +29,7 @@ from tests.support.soak.traffic import OPTIONS, Traffic
 from tests.support.soak.verdict import View, differences, joined, of_lake, of_log, outstanding, told
 from tests.support.waiting import wait_until
 
-SECONDS = float(os.environ.get("LAKEBROKER_SOAK_SECONDS", "600" if EVIDENCE else "6"))
+SECONDS = float(os.environ.get("LAKEBROKER_SOAK_SECONDS", "600" if EVIDENCE else "3"))
 SEED = int(os.environ.get("LAKEBROKER_SOAK_SEED", "0" if EVIDENCE else "6")) or random.randrange(1, 1 << 32)
 SEGMENTS = ("stay", "go") if EVIDENCE else ("stay",)
 GATEWAY_TELLS = {"stay": "log recovered", "go": "segments deleted"}
@@ -40,7 +40,7 @@ AT_ONCE = {
     "cleanResourceInterval": "1000",
 }
 REPUT_DEATHS = 2 if EVIDENCE else 0
-BETWEEN_DEATHS_S = (4, 9) if EVIDENCE else (2, 4)
+BETWEEN_DEATHS_S = (4, 9) if EVIDENCE else (1, 2)
 _DRAIN_S = 300.0
 WANTED = (
     "acknowledged",

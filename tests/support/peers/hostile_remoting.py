@@ -27,7 +27,7 @@ IDS = {
     "haServerAddr": "",
 }
 HOSTILE_IDS = {**IDS, "brokerName": "hostile", "brokerAddr": "127.0.0.1:9"}
-IDLE = 2000 if EVIDENCE else 800
+IDLE = 2000 if EVIDENCE else 400
 CHANGED = 200 if EVIDENCE else 60
 """Frames of bytes that were changed at random, and as many of random bytes."""
 Record = Callable[[str, object], None]
