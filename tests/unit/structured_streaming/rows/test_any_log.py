@@ -46,16 +46,15 @@ def others(tables: dict[str, pa.Table], table: str = "messages") -> list[dict[st
     return rows[1:-1] if table in ("messages", "consume_queue") else rows
 
 
-@pytest.mark.parametrize("born_ms", [YEAR_10000_MS, 1 << 62, LONG, -LONG - 1, -62_135_596_800_001])
-def test_a_born_time_that_is_none_is_null(lake: StagedLake, born_ms: int) -> None:
-    (row,) = others(taken(lake, Raw(born_timestamp=born_ms)))
-    assert row["born_timestamp"] is None
+BORN_TIMES = (YEAR_10000_MS - 1, 0, -1, -62_135_596_800_000)
+NO_BORN_TIMES = (YEAR_10000_MS, 1 << 62, LONG, -LONG - 1, -62_135_596_800_001)
 
 
-@pytest.mark.parametrize("born_ms", [YEAR_10000_MS - 1, 0, -1, -62_135_596_800_000])
-def test_every_born_time_that_there_is_stays(lake: StagedLake, born_ms: int) -> None:
-    (row,) = others(taken(lake, Raw(born_timestamp=born_ms)))
-    assert row["born_timestamp"] is not None
+def test_a_born_time_that_is_none_is_null_and_every_other_one_stays(lake: StagedLake) -> None:
+    given = (*BORN_TIMES, *NO_BORN_TIMES)
+    rows = others(taken(lake, *(Raw(born_timestamp=born_ms) for born_ms in given)))
+    there = {ms: row["born_timestamp"] is not None for ms, row in zip(given, rows, strict=True)}
+    assert there == dict.fromkeys(BORN_TIMES, True) | dict.fromkeys(NO_BORN_TIMES, False)
 
 
 @pytest.mark.parametrize("stored_ms", [YEAR_10000_MS, 1 << 62, -LONG - 1])
@@ -68,56 +67,47 @@ def test_a_store_time_that_is_none_is_a_damaged_header(lake: StagedLake, stored_
     assert bad["raw"] == record.encoded(bad["physical_offset"])
 
 
-@pytest.mark.parametrize(
-    "value", ["9" * 15, "9" * 400, "-1", "1e3", "", "²", "१२", "0x10", str(1 << 62), " 1", "1\n", "1.5"]
+NO_DUE_TIMES = (
+    "9" * 15, "9" * 400, "-1", "1e3", "", "²", "१२", "0x10", str(1 << 62), " 1", "1\n", "1.5",
+)  # fmt: skip
+
+
+def test_a_due_time_that_is_none_is_null_and_stays_readable(lake: StagedLake) -> None:
+    given = [(name, value) for name in ("TIMER_OUT_MS", "TIMER_DELIVER_MS") for value in NO_DUE_TIMES]
+    rows = others(taken(lake, *(Raw(properties=properties(each)) for each in given)))
+    found = [(row["deliver_timestamp"], dict(row["properties"])) for row in rows]
+    assert found == [(None, {name: value}) for name, value in given]
+
+
+PRIORITIES = {"0": 0, "7": 7, str(INT): INT} | dict.fromkeys((str(INT + 1), "-1", "high", "9" * 400))
+
+
+def test_a_priority_that_is_none_is_null_and_stays_readable(lake: StagedLake) -> None:
+    named = [properties(("_SYS_MSG_PRIORITY_", value), ("__LITE_TOPIC", "lite")) for value in PRIORITIES]
+    rows = others(taken(lake, *(Raw(properties=each) for each in named)))
+    found = {dict(row["properties"])["_SYS_MSG_PRIORITY_"]: row["priority"] for row in rows}
+    assert found == PRIORITIES
+    assert {row["lite_topic"] for row in rows} == {"lite"}
+
+
+NO_ORIGINS = (
+    "²:1:1:1:gt",
+    f"{1 << 33}:1:1:1:gt",
+    f"1:{1 << 63}:1:1:gt",
+    f"1:1:{1 << 31}:1:gt",
+    "1:1:1:3:gt",
+    "9" * 5000 + ":1:1:1:gt",
+    "1:1:1:" + "9" * 5000 + ":gt",
+    "-1:1:1:1:gt",
+    "1:1:1:gt",
+    "",
 )
-@pytest.mark.parametrize("name", ["TIMER_OUT_MS", "TIMER_DELIVER_MS"])
-def test_a_due_time_that_is_none_is_null_and_stays_readable(lake: StagedLake, name: str, value: str) -> None:
-    (row,) = others(taken(lake, Raw(properties=properties((name, value)))))
-    assert row["deliver_timestamp"] is None
-    assert dict(row["properties"]) == {name: value}
 
 
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [
-        ("0", 0),
-        ("7", 7),
-        (str(INT), INT),
-        (str(INT + 1), None),
-        ("-1", None),
-        ("high", None),
-        ("9" * 400, None),
-    ],
-)
-def test_a_priority_that_is_none_is_null_and_stays_readable(
-    lake: StagedLake, value: str, expected: int | None
-) -> None:
-    named = properties(("_SYS_MSG_PRIORITY_", value), ("__LITE_TOPIC", "lite"))
-    (row,) = others(taken(lake, Raw(properties=named)))
-    assert (row["priority"], row["lite_topic"]) == (expected, "lite")
-    assert dict(row["properties"])["_SYS_MSG_PRIORITY_"] == value
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        "²:1:1:1:gt",
-        f"{1 << 33}:1:1:1:gt",
-        f"1:{1 << 63}:1:1:gt",
-        f"1:1:{1 << 31}:1:gt",
-        "1:1:1:3:gt",
-        "9" * 5000 + ":1:1:1:gt",
-        "1:1:1:" + "9" * 5000 + ":gt",
-        "-1:1:1:1:gt",
-        "1:1:1:gt",
-        "",
-    ],
-)
-def test_an_origin_that_is_none_is_null_and_stays_readable(lake: StagedLake, value: str) -> None:
-    (row,) = others(taken(lake, Raw(properties=properties(LB_ORIGIN=value))))
-    assert row["origin"] is None
-    assert dict(row["properties"]) == {"LB_ORIGIN": value}
+def test_an_origin_that_is_none_is_null_and_stays_readable(lake: StagedLake) -> None:
+    rows = others(taken(lake, *(Raw(properties=properties(LB_ORIGIN=value)) for value in NO_ORIGINS)))
+    found = [(row["origin"], dict(row["properties"])) for row in rows]
+    assert found == [(None, {"LB_ORIGIN": value}) for value in NO_ORIGINS]
 
 
 def test_the_largest_origin_fits(lake: StagedLake) -> None:
@@ -137,10 +127,11 @@ NUMBERS = {
 }
 
 
-@pytest.mark.parametrize(("name", "value"), [(name, value) for name, all in NUMBERS.items() for value in all])
-def test_numbers_of_the_header_at_their_extremes(lake: StagedLake, name: str, value: int) -> None:
-    (row,) = others(taken(lake, Raw(**{name: value})))  # type: ignore[arg-type]
-    assert name == "sys_flag" or row[name] == value
+def test_numbers_of_the_header_at_their_extremes(lake: StagedLake) -> None:
+    given = [(name, value) for name, values in NUMBERS.items() for value in values]
+    rows = others(taken(lake, *(Raw(**{name: value}) for name, value in given)))  # type: ignore[arg-type]
+    for (name, value), row in zip(given, rows, strict=True):
+        assert name == "sys_flag" or row[name] == value, name
 
 
 TEXTS = {
@@ -159,41 +150,46 @@ TEXTS = {
 }
 
 
-@pytest.mark.parametrize("topic", [*TEXTS.values(), b"x" * 65_000], ids=[*TEXTS, "longest"])
-def test_any_topic(lake: StagedLake, topic: bytes) -> None:
-    tables = taken(lake, Raw(topic=topic, properties=properties(KEYS="k", UNIQ_KEY="u")))
-    try:
-        topic.decode()
-    except UnicodeDecodeError:
-        assert tables["quarantine"]["reason"].to_pylist() == ["the topic is no UTF-8"]
-        assert not {"k", "u"} & set(tables["message_index"]["key"].to_pylist())
+NO_UTF_8 = ("one byte", "cut", "surrogate", "overlong", "beyond Unicode")
 
 
-@pytest.mark.parametrize("value", [*TEXTS.values(), b"x" * 32_700], ids=[*TEXTS, "longest"])
-def test_any_value_of_a_property(lake: StagedLake, value: bytes) -> None:
+def test_any_topic(lake: StagedLake) -> None:
+    topics = {**TEXTS, "longest": b"x" * 65_000}
+    records = [
+        Raw(topic=topic, properties=properties(KEYS=f"k {what}", UNIQ_KEY=f"u {what}"))
+        for what, topic in topics.items()
+    ]
+    tables = taken(lake, *records)
+    assert tables["quarantine"]["reason"].to_pylist() == ["the topic is no UTF-8"] * len(NO_UTF_8)
+    keys = {key for key in tables["message_index"]["key"].to_pylist() if key.startswith("u ")}
+    assert keys == {f"u {what}" for what in topics if what not in NO_UTF_8}
+
+
+def test_any_value_of_a_property(lake: StagedLake) -> None:
     topics = (b"topic", b"SCHEDULE_TOPIC_XXXX", b"%DLQ%g")
     records = [
-        Raw(topic=topic, properties=name + b"\x01" + value + b"\x02") for name in NAMES for topic in topics
+        Raw(topic=topic, properties=name + b"\x01" + value + b"\x02")
+        for value in (*TEXTS.values(), b"x" * 32_700)
+        for name in NAMES
+        for topic in topics
     ]
     taken(lake, *records, delay_levels=(1000,))
 
 
-@pytest.mark.parametrize("name", TEXTS.values(), ids=TEXTS)
-def test_any_name_of_a_property(lake: StagedLake, name: bytes) -> None:
-    taken(lake, Raw(properties=(name + b"\x01v\x02") * 3 + b"\xfe\x01w\x02"))
+def test_any_name_of_a_property(lake: StagedLake) -> None:
+    taken(lake, *(Raw(properties=(name + b"\x01v\x02") * 3 + b"\xfe\x01w\x02") for name in TEXTS.values()))
 
 
-@pytest.mark.parametrize(
-    "encoded",
-    [b"\x01", b"\x02", b"a", b"a\x01", b"\x01b\x02", b"a\x01b\x01c\x02", b"\x02" * 32_767, b"a\x01\x02" * 10_922],
-)  # fmt: skip
-def test_any_properties(lake: StagedLake, encoded: bytes) -> None:
-    taken(lake, Raw(properties=encoded))
+def test_any_properties(lake: StagedLake) -> None:
+    encoded = (
+        b"\x01", b"\x02", b"a", b"a\x01", b"\x01b\x02", b"a\x01b\x01c\x02", b"\x02" * 32_767, b"a\x01\x02" * 10_922,
+    )  # fmt: skip
+    taken(lake, *(Raw(properties=each) for each in encoded))
 
 
-@pytest.mark.parametrize("host", [b"\xff" * 8, b"\0" * 8, V6, b"\0" * 20])
-def test_any_host(lake: StagedLake, host: bytes) -> None:
-    taken(lake, Raw(born_host=host), Raw(store_host=host))
+def test_any_host(lake: StagedLake) -> None:
+    hosts = (b"\xff" * 8, b"\0" * 8, V6, b"\0" * 20)
+    taken(lake, *(record for host in hosts for record in (Raw(born_host=host), Raw(store_host=host))))
 
 
 def test_bodies_at_their_extremes(lake: StagedLake) -> None:
@@ -244,13 +240,14 @@ def bad_batches() -> dict[str, bytes]:
     }
 
 
-@pytest.mark.parametrize("body", bad_batches().values(), ids=bad_batches())
-def test_a_journal_record_that_is_none_is_in_quarantine(lake: StagedLake, body: bytes) -> None:
-    record = Raw(topic=JOURNAL.encode(), body=body)
-    tables = taken(lake, record)
-    (bad,) = tables["quarantine"].to_pylist()
-    assert "journal record" in bad["reason"]
-    assert bad["raw"] == record.encoded(bad["physical_offset"])[: 1 << 20]
+def test_a_journal_record_that_is_none_is_in_quarantine(lake: StagedLake) -> None:
+    bodies = bad_batches()
+    records = [Raw(topic=JOURNAL.encode(), body=body) for body in bodies.values()]
+    tables = taken(lake, *records)
+    found = others(tables, "quarantine")
+    for what, record, bad in zip(bodies, records, found, strict=True):
+        assert "journal record" in bad["reason"], what
+        assert bad["raw"] == record.encoded(bad["physical_offset"])[: 1 << 20], what
     assert not others(tables, "consume_queue")
 
 
