@@ -15,6 +15,7 @@ from structured_streaming.source.log_range import LogRange
 from structured_streaming.staging.careful import stage_carefully
 from structured_streaming.staging.stage import stage
 from structured_streaming.staging.wanted import EVERYTHING
+from tests.suite.evidence import LONG
 from tests.support.lakes.empty import empty_lake
 from tests.support.logs.raw import Raw, log_of, message
 
@@ -30,7 +31,7 @@ if "structured_streaming.staging.careful" in sys.orig_argv:
     messages.bodies._slice = killed
 """
 """What is imported as each Python starts: staging dies of bodies that say so."""
-RECORDS = [message(1), Raw(body=b"deadly"), message(2)]
+DEADLY = Raw(body=b"deadly")
 COLUMNS = ["table", "rows", "start", "end", "log_end", "target"]
 
 
@@ -44,14 +45,19 @@ def part_of(data: bytes, base: int) -> LogRange:
     return LogRange("store:-", "b", "l", base, base + len(data), base + len(data))
 
 
-def test_the_record_that_kills_is_found(lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("before", [0, pytest.param(1, marks=LONG)])
+def test_the_record_that_kills_is_found(
+    lake: Path, tmp_path: Path, before: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each half of a range is a process that imports everything."""
     site = tmp_path / "site"
     site.mkdir()
     (site / "sitecustomize.py").write_text(KILLER)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(site), str(Path.cwd())]))
     base = 4096
-    data = log_of(*RECORDS, base=base)
-    start, cut = (base + len(log_of(*RECORDS[:count], base=base)) for count in (1, 2))
+    records = [message(1)] * before + [DEADLY, message(2)]
+    data = log_of(*records, base=base)
+    start, cut = (base + len(log_of(*records[:count], base=base)) for count in (before, before + 1))
     chunks = iter([(base, data[: cut - base]), (cut, data[cut - base :])])
     batches = list(stage_carefully(str(lake), part_of(data, base), chunks, EVERYTHING))
     manifest = [row for batch in batches for row in batch.to_pylist()]
@@ -63,14 +69,14 @@ def test_the_record_that_kills_is_found(lake: Path, tmp_path: Path, monkeypatch:
     for row in manifest:
         if row["table"] == "messages":
             ids += pq.read_table(lake / "messages" / row["path"])["message_id"].to_pylist()
-    assert sorted(ids) == [f"GOOD{number:028d}" for number in (1, 2)]
+    assert sorted(ids) == [f"GOOD{number:028d}" for number in (1, 2)[1 - before :]]
     (path,) = (row["path"] for row in manifest if row["table"] == "quarantine")
     (bad,) = pq.read_table(lake / "quarantine" / path).to_pylist()
-    assert (bad["physical_offset"], bad["raw"]) == (start, RECORDS[1].encoded(start))
+    assert (bad["physical_offset"], bad["raw"]) == (start, DEADLY.encoded(start))
     assert bad["reason"] == "the process that staged it ended with signal 9"
 
 
 def test_an_error_that_is_told_is_no_record_s(tmp_path: Path) -> None:
-    data = log_of(*RECORDS)
+    data = log_of(message(1))
     with pytest.raises(LakeError, match="No such file or directory"):
         list(stage_carefully(str(tmp_path / "none"), part_of(data, 0), iter([(0, data)]), EVERYTHING))
