@@ -12,7 +12,7 @@ from structured_streaming.commit.typed_tables import declare
 from structured_streaming.maintenance.check import check_lake
 from structured_streaming.storage.local import LocalFolder
 from structured_streaming.typed.declaration import JSON, Declaration, Schema
-from tests.suite.evidence import LONG
+from tests.suite.evidence import LONG, rounds
 from tests.support.lakes.checks import assert_exact, assert_keys_below_progress, expected_keys, rows
 from tests.support.lakes.dying_calls import DyingCalls
 from tests.support.lakes.empty import empty_lake
@@ -20,7 +20,7 @@ from tests.support.lakes.streamed import stream
 
 SCHEMA = {"required": ["id"], "properties": {"id": {"type": "integer"}}}
 ORDERS = Declaration("orders", "typed_orders", JSON, (Schema(1, json.dumps(SCHEMA)),))
-BATCHES = 12
+BATCHES = rounds(5, 12)
 STRIDE = 7
 BATCH_BYTES = 4000
 CALLS = ("put_if_absent", "open_new", "make_durable", "replace", "create", "remove")
@@ -68,7 +68,7 @@ def test_killed_at_any_call_of_a_commit_the_next_run_leaves_every_table_exact(
             held = assert_keys_below_progress(lake, expected)
         assert max(held.ends.values(), default=0) >= reported, "the lake fell behind what was reported"
         unfinished += held.beyond > 0
-    assert deaths > 10
+    assert deaths > BATCHES
     assert unfinished > deaths // 10
     assert_exact(lake, store)
     typed = rows(lake, ORDERS.table).to_pylist()
