@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from deltalake import DeltaTable
 
 from structured_streaming.commit.delta_commit import LakeProgress
 from structured_streaming.commit.snapshot import DataFile, Snapshot
@@ -214,7 +213,7 @@ def test_killed_at_any_step_the_next_call_goes_on(
     checked = set[Path]()
     for turn in range(2):  # a new copy, a later one
         crashes = 0
-        for step in range(1, 400, rounds(7, 3)):
+        for step in range(1, 400, rounds(17, 3)):
             if not dying.kill(step, lambda: copy_lake(str(lake.lake), str(to))):
                 break
             crashes += 1
@@ -296,12 +295,11 @@ def test_a_lake_goes_on_to_be_maintained_with_shared_files(
 @pytest.mark.parametrize(
     "path", ["../../evil.parquet", "%2E%2E/%2E%2E/evil.parquet", "%2Fevil.parquet", "a%00b"]
 )
-def test_a_file_outside_of_its_table_is_not_taken_over(lake: ReputLake, to: Path, path: str) -> None:
+def test_a_file_outside_of_its_table_is_not_taken_over(tmp_path: Path, to: Path, path: str) -> None:
     """Whoever writes to the lake's folder may name any."""
-    table = lake.lake / "messages"
-    version = DeltaTable(str(table)).version()
+    lake = empty_lake(str(tmp_path / "lake")).path
     add = {"path": path, "partitionValues": {}, "size": 1, "modificationTime": 1, "dataChange": True}
-    (table / "_delta_log" / f"{version + 1:020}.json").write_text(json.dumps({"add": add}) + "\n")
+    (lake / "messages" / "_delta_log" / f"{1:020}.json").write_text(json.dumps({"add": add}) + "\n")
     with pytest.raises(LakeError, match=r"its file .* is outside of its folder"):
-        copy_lake(str(lake.lake), str(to))
-    assert "outside" in {each.what: each.problems for each in check_lake(str(lake.lake))}["messages"][0]
+        copy_lake(str(lake), str(to))
+    assert "outside" in {each.what: each.problems for each in check_lake(str(lake))}["messages"][0]
