@@ -32,6 +32,7 @@ from structured_streaming.staging.table_file import GROUP_ROWS, PART, SORTED, St
 from structured_streaming.storage.local import LocalFile, LocalFolder
 from structured_streaming.tables import CONSUME_QUEUE, MESSAGES, QUARANTINE, TABLES
 from structured_streaming.upkeep import RETENTION, row
+from tests.suite.evidence import LONG
 from tests.support.lakes.checks import assert_exact
 from tests.support.lakes.dying_calls import DyingCalls
 from tests.support.lakes.maintained import ReputLake, assert_same, rows_of
@@ -56,6 +57,19 @@ def before(filled: ReputLake) -> dict[str, pa.Table]:
 @pytest.fixture
 def lake(filled: ReputLake, tmp_path: Path) -> ReputLake:
     return filled.copied(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def filled_slowly(tmp_path_factory: pytest.TempPathFactory) -> ReputLake:
+    made = ReputLake(tmp_path_factory.mktemp("filled-slowly"))
+    made.fill()
+    return made
+
+
+@pytest.fixture
+def many_files(filled_slowly: ReputLake, tmp_path: Path) -> ReputLake:
+    """More than a window of each table."""
+    return filled_slowly.copied(tmp_path)
 
 
 def run(lake: ReputLake, target: int = TARGET) -> dict[str, TableReport]:
@@ -107,11 +121,12 @@ def test_keys_of_one_kind_share_files(lake: ReputLake) -> None:
     assert sorted(kinds) == ["KEYS", "UNIQ_KEY"]
 
 
-def test_files_of_a_window_are_sorted_together_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_of_a_window_are_sorted_together_once(
+    many_files: ReputLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A key is then in the range of one of them, and a topic with its time of few: of small ranges in memory, of others by runs."""
     monkeypatch.setattr(merge, "MERGE_BYTES", 20_000)
-    lake = ReputLake(tmp_path)
-    lake.fill()
+    lake = many_files
     before, transactions = lake.rows(), lake.transactions()
     windows: dict[str, list[list[StagedFile]]] = {}
     real = MaintainedTable.written_in_ranges
@@ -148,10 +163,9 @@ def test_files_of_a_window_are_sorted_together_once(tmp_path: Path, monkeypatch:
 
 
 def test_files_of_a_window_that_are_small_become_one_in_the_same_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    many_files: ReputLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lake = ReputLake(tmp_path)
-    lake.fill()
+    lake = many_files
     before, target = lake.rows(), 13_500  # a batch's file has more than half of it, a fourth of it has less
     real = MaintainedTable.written_in_ranges
     monkeypatch.setattr(
@@ -229,7 +243,7 @@ def test_of_two_that_rewrite_the_same_files_one_does(
 STEPS = ("put_if_absent", "open_new", "derive", "remove", "readable", "make_durable", "read", "names")
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("when", [pytest.param("before", marks=LONG), "after"])
 def test_killed_at_any_step_it_leaves_nothing_but_files_to_remove(
     lake: ReputLake, before: dict[str, pa.Table], when: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -410,9 +424,8 @@ def test_row_groups_are_as_small_as_a_look_up_wants_them(tmp_path: Path) -> None
     assert pq.ParquetFile(tmp_path / QUARANTINE.name / staged.path).num_row_groups == 3
 
 
-def test_a_checkpoint_follows_and_everyone_reads_it(tmp_path: Path) -> None:
-    lake = ReputLake(tmp_path)
-    lake.fill()
+def test_a_checkpoint_follows_and_everyone_reads_it(many_files: ReputLake) -> None:
+    lake = many_files
     before, transactions = lake.rows(), lake.transactions()
     run(lake)
     for name in ("messages", "reput_progress"):
