@@ -23,25 +23,26 @@ from structured_streaming.retention_rules import latest, parsed
 from structured_streaming.staging.wanted import EVERYTHING, Wanted
 from structured_streaming.storage.local import LocalFolder
 from structured_streaming.upkeep import RETENTION, row
-from tests.suite.evidence import LONG
+from tests.suite.evidence import LONG, rounds
 from tests.support.lakes.aged import WITH_MESSAGES, AgedLake, left_of, place, places
 from tests.support.lakes.checks import assert_exact
 from tests.support.lakes.dying_calls import DyingCalls
 
 DAY = timedelta(days=1)
+DAYS = 8
 LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @pytest.fixture(scope="module")
-def twelve_days(tmp_path_factory: pytest.TempPathFactory) -> AgedLake:
+def written(tmp_path_factory: pytest.TempPathFactory) -> AgedLake:
     made = AgedLake(tmp_path_factory.mktemp("aged"))
-    made.write(12)
+    made.write(DAYS)
     return made
 
 
 @pytest.fixture
-def lake(twelve_days: AgedLake, tmp_path: Path) -> AgedLake:
-    return twelve_days.copied(tmp_path / "aged")
+def lake(written: AgedLake, tmp_path: Path) -> AgedLake:
+    return written.copied(tmp_path / "aged")
 
 
 def keep(lake: AgedLake, text: str) -> None:
@@ -95,7 +96,7 @@ def test_files_that_hold_nothing_old_stay_as_they_are_and_whole_ones_are_dropped
     for table in ("message_index", "messages"):
         stated = Snapshot(LocalFolder(lake.lake / table)).files.values()
         assert lake.files(table) < before[table], "a file was written, and each day has files of its own"
-        assert len(stated) == len(before[table]) * 5 // 12
+        assert len(stated) == len(before[table]) * 5 // DAYS
         assert all(
             datetime.fromisoformat(file.statistics["minValues"]["store_timestamp"]) >= bound
             for file in stated
@@ -145,7 +146,7 @@ def test_a_dry_run_says_what_would_go_and_changes_nothing(lake: AgedLake) -> Non
 
 def test_day_by_day_a_row_is_rewritten_a_bounded_number_of_times(tmp_path: Path) -> None:
     """Files with all topics of four days each, of which one goes after 3 days, one after 6."""
-    lake = AgedLake(tmp_path, a_day=24)
+    lake = AgedLake(tmp_path)
     lake.write(1)
     keep(lake, "orders=3d,other=6d")
     written, every = (
@@ -153,7 +154,7 @@ def test_day_by_day_a_row_is_rewritten_a_bounded_number_of_times(tmp_path: Path)
         lambda: sum(file.size for file in Snapshot(LocalFolder(lake.lake / "messages")).files.values()),
     )
     added = every()
-    for day in range(12):
+    for day in range(rounds(8, 12)):
         before = lake.files("messages")
         lake.write(1)
         sizes = Snapshot(LocalFolder(lake.lake / "messages")).files
@@ -221,7 +222,7 @@ def test_a_queue_that_goes_on_gives_its_former_last_row_away(lake: AgedLake) -> 
 
 
 def test_rules_that_change_count_from_then_on(lake: AgedLake) -> None:
-    keep(lake, "orders=9d")
+    keep(lake, "orders=6d")
     run(lake)
     keep(lake, "orders=2d,other=4d")
     before = lake.all_rows()
@@ -401,4 +402,4 @@ def test_a_batch_without_consume_queue_keeps_the_ends_of_queues_from_then_on(lak
     for days in (5, 9):
         expire(folder, now + days * DAY)
         assert len(lake.rows("messages")) == 6, "the last of each queue"
-        assert read_upkeep(folder).expired_batches["consume_queue"] == 13
+        assert read_upkeep(folder).expired_batches["consume_queue"] == DAYS + 1
