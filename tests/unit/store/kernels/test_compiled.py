@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import logging
 import os
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,19 +30,32 @@ def pick(row):
 """
 
 
-@pytest.fixture
-def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The one folder for code, and a kernel whose constants are in another file."""
-    sources = tmp_path / "sources"
+@pytest.fixture(scope="module")
+def once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder with a kernel's sources, whose constants are in another file, and its code."""
+    folder = tmp_path_factory.mktemp("kernel")
+    sources = folder / "sources"
     sources.mkdir()
     (sources / "changing_kernel.py").write_text(KERNEL)
     layout(sources, column=0, first=0)
-    monkeypatch.syspath_prepend(str(sources))
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    monkeypatch.setattr(CODE_FOLDERS, "_chosen", tmp_path / "code")
-    yield tmp_path / "code"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(sources))
+        patch.setattr(sys, "dont_write_bytecode", True)
+        with patch.context() as chosen:
+            chosen.setattr(CODE_FOLDERS, "_chosen", folder / "code")
+            assert picked() == 10
+        yield folder
     for name in ("changing_kernel", "changing_layout"):
         sys.modules.pop(name, None)
+
+
+@pytest.fixture
+def kept(once: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The one folder for code, with that of a process before."""
+    shutil.copytree(once / "code", tmp_path / "code")
+    monkeypatch.setattr(CODE_FOLDERS, "_chosen", tmp_path / "code")
+    yield tmp_path / "code"
+    layout(once / "sources", column=0, first=0)
 
 
 def layout(sources: Path, *, column: int, first: int) -> None:
@@ -63,7 +77,6 @@ def picked() -> int:
 
 
 def test_code_is_found_by_the_next_process(kept: Path) -> None:
-    assert picked() == 10
     before, compiled = COMPILING.loaded, COMPILING.compiled
     assert picked() == 10
     assert (COMPILING.loaded, COMPILING.compiled) == (before + 1, compiled)
@@ -71,17 +84,15 @@ def test_code_is_found_by_the_next_process(kept: Path) -> None:
     assert [path.stat().st_mode & 0o777 for path in kept.iterdir()] == [0o600]
 
 
-def test_constants_of_another_file_count(kept: Path) -> None:
-    assert picked() == 10
-    layout(kept.parent / "sources", column=1, first=0)
+def test_constants_of_another_file_count(once: Path, kept: Path) -> None:
+    layout(once / "sources", column=1, first=0)
     assert picked() == 20, "a column that moved"
-    layout(kept.parent / "sources", column=1, first=5)
+    layout(once / "sources", column=1, first=5)
     assert picked() == 25, "an array that changed"
     assert len(list(kept.iterdir())) == 1, "what nobody finds any more is removed"
 
 
 def test_damaged_code_is_made_anew(kept: Path, caplog: pytest.LogCaptureFixture) -> None:
-    assert picked() == 10
     (path,) = kept.iterdir()
     data = bytearray(path.read_bytes())
     for damaged in (bytes(data[:100]), bytes(data[:-1]) + bytes([data[-1] ^ 1]), b""):
@@ -97,7 +108,9 @@ def test_without_a_folder_each_process_compiles(
 ) -> None:
     monkeypatch.setattr(CODE_FOLDERS, "_chosen", Path("/dev/null/code"))
     monkeypatch.setattr(COMPILING, "_told", False)
+    before = COMPILING.compiled
     assert [picked(), picked()] == [10, 10]
+    assert COMPILING.compiled == before + 2
     (said,) = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
     assert "/dev/null/code" in said
     assert "lakeCompiledCodePath" in said
@@ -110,13 +123,13 @@ def test_a_disk_that_fills_harms_nothing(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Path, "replace", full)
+    monkeypatch.setattr(CODE_FOLDERS, "_chosen", kept.with_name("empty"))
     assert picked() == 10
     assert "No space left" in caplog.text
-    assert list(kept.iterdir()) == []
+    assert list(kept.with_name("empty").iterdir()) == []
 
 
 def test_code_of_another_user_is_not_run(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert picked() == 10
     monkeypatch.setattr(CODE_FOLDERS, "_checked", {})
     if os.geteuid() == 0:
         os.chown(kept, 4242, 4242)
@@ -131,7 +144,6 @@ def test_code_of_another_user_is_not_run(kept: Path, monkeypatch: pytest.MonkeyP
 def test_what_others_could_write_is_removed(
     kept: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert picked() == 10
     kept.chmod(0o770)
     monkeypatch.setattr(CODE_FOLDERS, "_checked", {})
     before = COMPILING.loaded
@@ -160,7 +172,6 @@ def test_code_below_what_others_may_write_to_is_not_run(
 
 
 def test_only_files_of_this_user_or_root_are_run(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert picked() == 10
     (path,) = kept.iterdir()
     before = COMPILING.loaded
     path.rename(kept.parent / "elsewhere")
