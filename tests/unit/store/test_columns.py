@@ -21,6 +21,7 @@ from store.kernels.crc32 import crc32, joined
 from store.kernels.encode import encode
 from store.log.record import PROPERTIES_MAX_BYTES, Host, encode_record, encode_topic
 from store.message_store import MessageStore
+from tests.suite.evidence import rounds
 
 HOST = Host("10.0.0.1", 10911)
 HOST6 = Host("2001:db8::1", 10911)
@@ -94,7 +95,7 @@ def assert_appended(store: MessageStore, batches: list[PendingColumns]) -> None:
 bodies = st.lists(st.binary(max_size=200) | st.just(b"x" * 5000), min_size=1, max_size=12)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=rounds(15, 40), deadline=None)
 @given(
     calls=st.lists(
         st.lists(

@@ -6,8 +6,10 @@ import json
 import subprocess
 import sys
 
+from tests.suite.evidence import rounds
+
 FORKS = """
-import json, signal, subprocess, threading
+import json, signal, subprocess, sys, threading
 from concurrent import futures
 
 import structured_streaming
@@ -38,7 +40,7 @@ for each in callers:
     each.start()
 ends = [
     subprocess.run(["true"], preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN)).returncode
-    for _ in range(200)
+    for _ in range(int(sys.argv[1]))
 ]
 over.set()
 for each in callers:
@@ -51,7 +53,11 @@ print(json.dumps(sorted(set(ends))))
 def test_a_process_that_is_forked_beside_calls_begins() -> None:
     """As pyspark starts it: with something to do in the child, so that handlers of a fork run. One in thirty was ended by gRPC's."""
     done = subprocess.run(
-        [sys.executable, "-c", FORKS], capture_output=True, text=True, timeout=240, check=False
+        [sys.executable, "-c", FORKS, str(rounds(100, 200))],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == [0]

@@ -18,6 +18,7 @@ from store.index.time_search import BoundaryType
 from store.log.record import SYS_PREPARED, Host, PendingRecord, tags_code
 from store.message_store import MessageStore
 from store.opening import StoreOptions
+from tests.suite.evidence import rounds
 
 SEGMENT = 1 << 20
 HOST = Host("127.0.0.1", 10911)
@@ -144,7 +145,7 @@ def test_each_bit_that_flips_while_the_store_is_in_use(
     first = run.find(KEYS[0])
     assert first is not None
     codes = run.entries(KEYS[0], 0, first[1]).codes.tolist()
-    for at in range(0, len(original), 7):
+    for at in range(0, len(original), rounds(31, 7)):
         run.file = index_file.IndexFile(path)  # nothing of it is in memory
         run._remade = 0
         flip(path, at)

@@ -26,6 +26,7 @@ from store.index.write_run import write_run
 from store.log.record import Host, PendingRecord
 from store.message_store import MessageStore
 from store.opening import StoreOptions
+from tests.suite.evidence import rounds
 
 SEGMENT = 1 << 20
 HOST = Host("127.0.0.1", 10911)
@@ -81,7 +82,7 @@ RECORDS = st.lists(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=rounds(15, 40), deadline=None)
 @given(RECORDS, st.integers(1, 100_000), st.booleans())
 def test_entries_through_runs_and_files(
     records: list[tuple[tuple[str, int], int, int, int]], run_bytes: int, again: bool
@@ -137,7 +138,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=rounds(25, 60), deadline=None)
 @given(STEPS, st.integers(100, 900), st.booleans(), st.integers(0, 10))
 def test_the_latest_record_of_an_offset_counts_whatever_a_queue_went_through(
     steps: list[tuple[Key, str, int]], run_bytes: int, followed: bool, dropped: int

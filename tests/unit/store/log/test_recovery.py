@@ -26,6 +26,7 @@ from store.message_store import MessageStore
 from store.opening import StoreOptions
 from store.scan import scan
 from store.tools.verify import verify
+from tests.suite.evidence import rounds
 
 SEGMENT = 1 << 16
 HOST = Host("127.0.0.1", 10911)
@@ -69,7 +70,7 @@ def contents(index: QueueIndex) -> tuple[list[int], dict[tuple[str, int], list[l
 def test_the_index_comes_back_as_it_was(scan_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recovery, "_SCAN_BYTES", scan_bytes)
 
-    @settings(max_examples=25, deadline=None)
+    @settings(max_examples=rounds(10, 25), deadline=None)
     @given(BATCHES)
     def check(batches: list[list[tuple[str, int, int, int]]]) -> None:
         with tempfile.TemporaryDirectory() as name:
@@ -87,7 +88,7 @@ def test_the_index_comes_back_as_it_was(scan_bytes: int, monkeypatch: pytest.Mon
     check()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=rounds(20, 60), deadline=None)
 @given(BATCHES, st.floats(0, 1), st.floats(0, 1), st.binary(min_size=1, max_size=20))
 def test_damage_anywhere_keeps_every_other_flushed_record(
     batches: list[list[tuple[str, int, int, int]]], where: float, flushed_at: float, piece: bytes

@@ -115,7 +115,7 @@ def test_a_flipped_bit_in_every_byte_of_the_last_record(tmp_path: Path) -> None:
     name = torn.whole.rindex(b"__CRC32#")
     uncovered = {*range(name, name + 9), torn.after - 1}
     """The CRC's own name and separators, which it does not cover: there BODYCRC stands in."""
-    for at in sorted({*sample(range(torn.end, torn.after), 3), *uncovered}):
+    for at in sorted({*sample(range(torn.end, torn.after), 7), *uncovered}):
         damaged = bytearray(torn.whole)
         damaged[at] ^= 1 << at % 8
         torn.check(bytes(damaged), int(at in uncovered), f"byte {at - torn.end}")
@@ -125,7 +125,7 @@ def test_a_batch_torn_at_every_byte(tmp_path: Path) -> None:
     torn = Torn(tmp_path / "store", [b"one", b"two!", b"three"])
     ends = [each.physical_offset + each.size for each in torn.placed]
     for at in sorted(
-        {*sample(range(torn.end, torn.after), 5), *(end + by for end in ends[:-1] for by in (-1, 0))}
+        {*sample(range(torn.end, torn.after), 11), *(end + by for end in ends[:-1] for by in (-1, 0))}
     ):
         survivors = sum(end <= at for end in ends)
         torn.check(torn.whole[:at] + torn.kept[at:], survivors, f"{at - torn.end} bytes, then zeros")
@@ -182,7 +182,7 @@ def test_a_flipped_bit_in_every_byte_of_every_side_file(
     expected = made(whole)
     refused = rebuilt = late = 0
     for name in side_files(whole):
-        for at, damaged in sample(list(flips(whole / name)), 3):
+        for at, damaged in sample(list(flips(whole / name)), 11):
             folder = tmp_path / "store"
             shutil.copytree(whole, folder)
             (folder / name).write_bytes(damaged)

@@ -23,6 +23,7 @@ from structured_streaming.errors import LakeError
 from structured_streaming.staging.table_file import write_file
 from structured_streaming.storage.local import LocalFolder
 from structured_streaming.tables import QUARANTINE
+from tests.suite.evidence import rounds
 from tests.support.lakes.empty import empty_lake
 
 
@@ -401,21 +402,24 @@ def test_checkpoints_name_the_files_that_went_within_a_day(table: Path) -> None:
     assert offsets(table) == [23, 25]
 
 
+COMMITS = rounds(150, 400)
+
+
 def test_several_that_remove_old_commits_at_once_leave_none(
     table: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     log = TableLog(LocalFolder(table))
-    for number in range(400):
+    for number in range(COMMITS):
         log.append([], {"b/l": number})
     for path in (table / "_delta_log").iterdir():
         os.utime(path, (0, 0))
     logs = [TableLog(LocalFolder(table)) for _ in range(3)]
     with ThreadPoolExecutor(len(logs)) as threads:
         list(threads.map(lambda each: each.checkpoint_if_due(1), logs))
-    log.append([], {"b/l": 400})
+    log.append([], {"b/l": COMMITS})
     log.checkpoint_if_due(1)
     assert capsys.readouterr().err == ""
-    assert [path.name for path in (table / "_delta_log").glob("*.json") if int(path.stem) < 400] == []
+    assert [path.name for path in (table / "_delta_log").glob("*.json") if int(path.stem) < COMMITS] == []
 
 
 def test_a_log_that_cannot_be_read_now_leaves_what_was_known(

@@ -16,6 +16,7 @@ from lakebroker_testing.logs import LogWriter
 from structured_streaming.embedded.engine import EmbeddedEngine
 from structured_streaming.embedded.filters import filtered
 from structured_streaming.rows.conditions import Condition
+from tests.suite.evidence import rounds
 from tests.support.lakes.empty import empty_lake
 
 TEXTS = (
@@ -91,7 +92,7 @@ def all_of(*each: tuple[str, str, list[Any]]) -> Tree:
     return ("AND", list(each))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=rounds(20, 40), deadline=None)
 @example(("tag", "=", ["a AND queue_id=1 AND b"]))
 @example(("tag", "=", ["a\nqueue_id=1\nb"]))
 @example(all_of(("tag", "<", ["b\0"]), ("message_group", ">=", [" AND queue_id=1\0"])))
