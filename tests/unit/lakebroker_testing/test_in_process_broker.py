@@ -25,6 +25,7 @@ from lakebroker_testing.calls import NotAnsweredError
 from lakebroker_testing.clock import EscapedError, ManualClock
 from lakebroker_testing.messages import message, receive_request, send_request
 from store.errors import StoreDamagedError
+from tests.suite.evidence import rounds
 
 
 @pytest.fixture
@@ -211,7 +212,7 @@ def test_a_crash_leaves_what_stood_there_at_one_instant(broker: InProcessBroker,
     """A thread of the broker gives files their final names, in order, while they are copied."""
     written = broker.root / "written"
     written.mkdir()
-    order = sorted(range(1500), reverse=last_first)
+    order = sorted(range(rounds(500, 1500)), reverse=last_first)
     for n in order:
         (written / f"{n}.tmp").touch()
     image = broker.root.with_name(broker.root.name + ".kept") / "written"
