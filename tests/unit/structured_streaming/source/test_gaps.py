@@ -24,7 +24,7 @@ from tests.support.lakes.empty import empty_lake
 SEGMENT = 1 << 16
 
 
-def store_with_damage(folder: Path, broker: str, count: int = 1200) -> Path:
+def store_with_damage(folder: Path, broker: str, count: int = 700) -> Path:
     """Many segments, each with messages and something that is no record."""
     with LogWriter(folder, broker, segment_size=SEGMENT) as writer:
         for _ in range(count // 20):
