@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import typer
@@ -223,16 +223,41 @@ print(json.dumps(found))
 """
 
 
-def test_a_command_whose_extra_is_missing_says_which(tmp_path: Path) -> None:
-    (tmp_path / "store" / "commitlog").mkdir(parents=True)
-    at = {"store": tmp_path / "store", "lake": tmp_path / "lake"}
-    answers = of_commands([command.format(**at).split() for command in COMMANDS])
-    for (command, (what, extra)), (status, out, err, _) in zip(COMMANDS.items(), answers, strict=True):
+Answer = tuple[int, str, str, str]
+"""Status, standard output, standard error and exception of a command."""
+
+
+class Bare(NamedTuple):
+    """What the base package alone answers: `COMMANDS` in a folder, and `asking` for the version and for help."""
+
+    folder: Path
+    commands: list[Answer]
+    asking: dict[tuple[str, ...], Answer]
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> Bare:
+    """By one process for all: most of its work is to import the command."""
+    from broker_gateway.cli.main import app
+
+    folder = tmp_path_factory.mktemp("bare")
+    (folder / "store" / "commitlog").mkdir(parents=True)
+    commands = [command.format(store=folder / "store", lake=folder / "lake").split() for command in COMMANDS]
+    asking = [("--version",), ("--help",)]
+    asking += [(*path, "--help") for path in paths(typer.main.get_command(app))]
+    answers = of_commands([*commands, *map(list, asking)])
+    count = len(commands)
+    return Bare(folder, answers[:count], dict(zip(asking, answers[count:], strict=True)))
+
+
+def test_a_command_whose_extra_is_missing_says_which(bare: Bare) -> None:
+    at = {"store": bare.folder / "store", "lake": bare.folder / "lake"}
+    for (command, (what, extra)), (status, out, err, _) in zip(COMMANDS.items(), bare.commands, strict=True):
         wanted = f"lakebroker: {what.format(**at)}, which is not installed: pip install 'lakebroker[{extra}]'"
         assert (status, out) == (1, ""), (command, out, err)
         assert err.startswith(wanted), command
         assert err.count("\n") == 1
-    assert sorted(each.name for each in tmp_path.iterdir()) == ["store"]
+    assert sorted(each.name for each in bare.folder.iterdir()) == ["store"]
 
 
 def test_on_a_cluster_the_extra_that_brings_no_spark_is_named(tmp_path: Path) -> None:
@@ -244,19 +269,11 @@ def test_on_a_cluster_the_extra_that_brings_no_spark_is_named(tmp_path: Path) ->
     )
 
 
-def test_every_help_and_the_version_need_no_extra() -> None:
-    from broker_gateway.cli.main import app
-
-    commands = [
-        ["--version"],
-        ["--help"],
-        *([*path, "--help"] for path in paths(typer.main.get_command(app))),
-    ]
-    answers = of_commands(commands)
-    assert len(commands) > len(COMMANDS) + 2
-    for command, (status, out, err, failed) in zip(commands, answers, strict=True):
+def test_every_help_and_the_version_need_no_extra(bare: Bare) -> None:
+    assert len(bare.asking) > len(COMMANDS) + 2
+    for command, (status, out, err, failed) in bare.asking.items():
         assert (status, err) == (0, ""), (command, failed)
-        assert "Usage" in out or command == ["--version"]
+        assert "Usage" in out or command == ("--version",)
 
 
 def paths(group: Any, before: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
@@ -267,9 +284,10 @@ def paths(group: Any, before: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]
             yield from paths(command, (*before, name))
 
 
-def of_commands(commands: list[list[str]], besides: tuple[str, ...] = ()) -> list[tuple[int, str, str, str]]:
-    """Status, standard output, standard error and exception of each, with the base package alone."""
-    return json.loads(run(bare_python(RUN_ALL.format(commands=commands), besides=besides)))
+def of_commands(commands: list[list[str]], besides: tuple[str, ...] = ()) -> list[Answer]:
+    """Of each, with the base package alone."""
+    answers = json.loads(run(bare_python(RUN_ALL.format(commands=commands), besides=besides)))
+    return [tuple(answer) for answer in answers]
 
 
 def run(program: str) -> str:
