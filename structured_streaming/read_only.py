@@ -15,7 +15,7 @@ from structured_streaming.errors import ReadOnlyError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_QUERY = re.compile(
+QUERY = re.compile(
     "Aggregate|AsOfJoin|CTERelationDef|Deduplicate|Distinct|Except|Filter|Generate|GlobalLimit|Intersect|Join"
     "|LateralJoin|LocalLimit|LocalRelation|Offset|OneRowRelation|PipeOperator|Pivot|Project|Range"
     "|RebalancePartitions|RelationTimeTravel|Repartition|RepartitionByExpression|Sample|Sort|SubqueryAlias|Tail"
@@ -23,6 +23,7 @@ _QUERY = re.compile(
     "|UnresolvedRelation|UnresolvedSubqueryColumnAliases|UnresolvedTVFAliases|UnresolvedTableValuedFunction"
     "|UnresolvedWith|Window|WithCTE|WithWindowDefinition"
 )
+"""Kinds of nodes that a plan of Spark's parser has for what only reads."""
 _INFORMATION = re.compile(
     "Describe(Column|DeltaDetailCommand|DeltaHistory|Function|Namespace|QueryCommand|Relation)"
     "|Show(Columns|CreateTable|CurrentNamespace|CurrentNamespaceCommand|Functions|Namespaces|Partitions"
@@ -43,9 +44,9 @@ def check_read_only(session: SparkSession, statement: str) -> None:
     if kind_of(plan) == "CreateViewCommand" and plan.viewType().toString() == "LocalTempView":
         plan = plan.plan()
     for node in tree_of(plan):
-        if not _QUERY.fullmatch(kind_of(node)):
+        if not QUERY.fullmatch(kind_of(node)):
             raise ReadOnlyError(_words(kind_of(node)))
-        for call in _functions(node):
+        for call in functions_of(node):
             if call in _CALLS:
                 raise ReadOnlyError(f"{call}(), which calls any Java method,")
 
@@ -58,8 +59,8 @@ def tree_of(plan: Any) -> Iterator[Any]:
             yield from tree_of(each)
 
 
-def _functions(plan: Any) -> Iterator[str]:
-    """Names of the functions that a node calls, without their namespaces."""
+def functions_of(plan: Any) -> Iterator[str]:
+    """Names of the functions that a node calls, in lower case and without their namespaces."""
     waiting = list(each_of(plan.expressions()))
     while waiting:
         expression = waiting.pop()

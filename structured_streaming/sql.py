@@ -1,4 +1,4 @@
-"""SQL over the lake: a Spark session with the tables and views registered."""
+"""SQL over the lake by Spark: a session, with the tables and views that statements name."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from structured_streaming.catalog.lake_functions import register_functions
-from structured_streaming.catalog.lake_views import register_views
 from structured_streaming.catalog.names import catalog_schema
 from structured_streaming.delta_session import DELTA_SETTINGS, with_delta
 from structured_streaming.errors import LakeError
@@ -29,11 +27,11 @@ from structured_streaming.read_only import check_read_only
 from structured_streaming.s3_access import S3Access, s3_access
 from structured_streaming.scratch import scratch_folder
 from structured_streaming.storage.folder import Folder
-from structured_streaming.storage.location import lake_folder
 from structured_streaming.tables import TABLES
 from structured_streaming.union.instants import age_of
 from structured_streaming.union.lakes import CatalogLake, FolderLake, ReadableLake
-from structured_streaming.union.tables import UnionTables, register_as_of
+from structured_streaming.union.names import LakeNames
+from structured_streaming.union.tables import UnionTables, frames, frames_as_of
 from structured_streaming.without_pandas import let_pandas_in
 
 if TYPE_CHECKING:
@@ -48,9 +46,9 @@ def lake_session(
     master: str = "",
     tell: Callable[[str], None] = lambda line: None,
     as_of: str = "",
-) -> SparkSession:
-    """A Spark session with every table and view of the lake as a temporary view; `tell` gets a line before it takes long,
-    and one that says how old tables are.
+) -> tuple[SparkSession, LakeNames]:
+    """A Spark session, and the tables and views of the lake: as temporary views where a statement is bound, as `query` does; `tell` gets
+    a line before it takes long, and one that says how old tables are.
 
     A session that is there already is not changed: the one that is returned is beside it (`provided_session.py`). `master` is for where
     there is none, empty: `local[2]`.
@@ -59,15 +57,13 @@ def lake_session(
     """
     session, lake = _opened(location, master, tell)
     if as_of:
-        register_as_of(lake, as_of, tell)
-        _register_named(session, lake)
-    else:
-        register_lake(session, lake)
-        for said in lake.emptied(TABLES):
-            tell(said)
-        if said := age_of(lake.committed()):
-            tell(f"tables alone, {said}; add --brokers, --namesrv or --store to include what is newer")
-    return session
+        return session, LakeNames(session, frames_as_of(lake, as_of, tell), lake.retired())
+    names = names_of(session, lake)
+    for said in lake.emptied(TABLES):
+        tell(said)
+    if said := age_of(lake.committed()):
+        tell(f"tables alone, {said}; add --brokers, --namesrv or --store to include what is newer")
+    return session, names
 
 
 def union_session(
@@ -81,19 +77,7 @@ def union_session(
     Bind the tables before each statement, as `query` does. Raises LakeError.
     """
     session, lake = _opened(location, master, tell)
-    return session, register_union(session, lake, source, tell)
-
-
-def register_union(
-    session: SparkSession,
-    lake: ReadableLake,
-    source: Mapping[str, str],
-    tell: Callable[[str], None] = lambda line: None,
-) -> UnionTables:
-    """Registers tables and views in the session as unions of lake and logs. Raises SourceError."""
-    tables = UnionTables(session, lake, source, tell)
-    _register_named(session, lake)
-    return tables
+    return session, UnionTables(session, lake, source, tell)
 
 
 def _opened(location: str, master: str, tell: Callable[[str], None]) -> tuple[SparkSession, ReadableLake]:
@@ -155,30 +139,21 @@ def delta_session(master: str = "", lake: Folder | None = None, *, catalogs: boo
     return session
 
 
-def register(session: SparkSession, location: str) -> None:
-    """Registers tables and views of a lake in a folder in the session, under their own names."""
-    register_lake(session, FolderLake(session, lake_folder(location)))
-
-
-def register_lake(session: SparkSession, lake: ReadableLake) -> None:
-    """Registers tables and views of a lake in the session, under their own names."""
-    for name in (*TABLES, *(each.table for each in lake.typed())):
-        lake.frame(name).createOrReplaceTempView(name)
-    _register_named(session, lake)
-
-
-def _register_named(session: SparkSession, lake: ReadableLake) -> None:
-    """What statements name beside tables."""
-    register_functions(session)
-    register_views(session, lake.retired())
+def names_of(session: SparkSession, lake: ReadableLake) -> LakeNames:
+    """The tables, views and functions of a lake, for the session."""
+    return LakeNames(session, frames(lake), lake.retired())
 
 
 def query(
-    session: SparkSession, statement: str, *, write: bool = False, tables: UnionTables | None = None
+    session: SparkSession,
+    statement: str,
+    *,
+    write: bool = False,
+    tables: LakeNames | UnionTables | None = None,
 ) -> pa.Table:
     """The rows of one statement, on the driver; timestamps in UTC, to the microsecond.
 
-    With `tables` these show the instant at which it is asked, and it must only read. Types without an Arrow form
+    `tables` are those that it may name. With a union's it must only read. Types without an Arrow form
     (intervals, variants) come as text. Raises ReadOnlyError, LakeError for bad SQL and for what fails while it runs.
     """
     from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
@@ -186,7 +161,7 @@ def query(
     from pyspark.sql.functions import col
 
     try:
-        if tables is not None or not write:
+        if not write or isinstance(tables, UnionTables):
             check_read_only(session, statement)
         if tables is not None:
             tables.bind(statement)

@@ -58,6 +58,9 @@ def leaving_out(brokers: Iterable[str]) -> Callable[[str], str]:
     return lambda name: f"(SELECT * FROM {name} WHERE broker NOT IN ({names}))"
 
 
+_NAMED = re.compile(r"\{(\w+)\}")
+
+
 @dataclass(frozen=True, slots=True)
 class View:
     """A view over the tables alone, in the SQL of Spark and DuckDB."""
@@ -75,7 +78,12 @@ class View:
 
     def over(self, named: Callable[[str], str]) -> str:
         """Over tables that are called otherwise; `named` gets the name of each, and says how it stands in SQL."""
-        return re.sub(r"\{(\w+)\}", lambda found: named(found[1]), self.text)
+        return _NAMED.sub(lambda found: named(found[1]), self.text)
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The tables and views that it is over, each once."""
+        return tuple(dict.fromkeys(_NAMED.findall(self.text)))
 
     @property
     def schema(self) -> pa.Schema:

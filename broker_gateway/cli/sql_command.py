@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from structured_streaming.embedded.limits import Limits
     from structured_streaming.embedded.running import Running
+    from structured_streaming.union.names import LakeNames
     from structured_streaming.union.tables import UnionTables
 
 _HELP = """Answers SQL over the lake's tables and views; interactive without a statement.
@@ -246,18 +247,20 @@ def _spark(lake: str, asked: _Asked, form: Form) -> Iterator[Engine]:
     from structured_streaming.interruptible import started
     from structured_streaming.sql import lake_session, union_session
 
-    unions: list[UnionTables] = []
+    opened: list[LakeNames | UnionTables] = []
 
     def start() -> SparkSession:
-        if not asked.source:
-            return lake_session(lake, asked.master, tell, asked.as_of)
-        session, tables = union_session(lake, asked.source, asked.master, tell)
-        unions.append(tables)
+        tables: LakeNames | UnionTables
+        if asked.source:
+            session, tables = union_session(lake, asked.source, asked.master, tell)
+        else:
+            session, tables = lake_session(lake, asked.master, tell, asked.as_of)
+        opened.append(tables)
         return session
 
     try:
         session = started(start)
-        yield of_spark(session, form, unions[0] if unions else None, write=asked.write)
+        yield of_spark(session, form, opened[0], write=asked.write)
     finally:
-        for tables in unions:
+        for tables in opened:
             tables.close()

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from structured_streaming.catalog.names import CatalogSchema
 from structured_streaming.catalog.spark_errors import said, spark_errors
-from structured_streaming.latency_functions import in_spark
+from structured_streaming.latency_functions import FUNCTIONS, in_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def register_functions(session: SparkSession) -> None:
-    """Every function as a temporary one of the session."""
-    for statement in in_spark():
-        session.sql(statement)
+def function_makers(session: SparkSession) -> dict[str, Callable[[], object]]:
+    """By a function's name, what makes it as a temporary one of the session."""
+    return {
+        each.name: functools.partial(session.sql, statement)
+        for each, statement in zip(FUNCTIONS, in_spark(), strict=True)
+    }
 
 
 def make_functions(session: SparkSession, schema: CatalogSchema, tell: Callable[[str], None]) -> None:

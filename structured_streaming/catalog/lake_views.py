@@ -21,12 +21,9 @@ if TYPE_CHECKING:
 MARK = "lakebroker.view"
 
 
-def register_views(session: SparkSession, retired: Iterable[str] = ()) -> None:
-    """Every view as a temporary one of the session, over tables or views that it has under the tables' names; without the
-    brokers that are `retired`."""
-    shown = leaving_out(retired)
-    for view in VIEWS:
-        session.sql(f"CREATE OR REPLACE TEMP VIEW {view.name} {_described(view)} AS {view.over(shown)}")
+def make_temporary(session: SparkSession, view: View, shown: Callable[[str], str]) -> None:
+    """A view as a temporary one of the session, over tables or views that it has; `shown` says how each stands in SQL."""
+    session.sql(f"CREATE OR REPLACE TEMP VIEW {view.name} {_described(view)} AS {view.over(shown)}")
 
 
 def make_views(

@@ -22,12 +22,12 @@ from structured_streaming.notebooks import parameters
 from structured_streaming.notebooks.errors import NotebookError
 from structured_streaming.notebooks.sizes import TableSize, sizes
 from structured_streaming.provided_session import beside, is_hosted
+from structured_streaming.union.names import LakeNames
+from structured_streaming.union.tables import UnionTables
 
 if TYPE_CHECKING:
     import pandas as pd
     from pyspark.sql import SparkSession
-
-    from structured_streaming.union.tables import UnionTables
 
 _POINTS = 720
 """Of a plot over time, at most some more."""
@@ -46,16 +46,24 @@ class NotebookLake:
         session: SparkSession,
         location: str,
         values: Mapping[str, str],
-        union: UnionTables | None,
+        tables: LakeNames | UnionTables,
         *,
         own: bool,
     ) -> None:
-        self.spark = session
-        """With the lake's tables and views under their names; times in UTC."""
+        self._session = session
         self._location = location
         self._values = values
-        self._union = union
+        self._tables = tables
         self._own = own
+
+    @property
+    def spark(self) -> SparkSession:
+        """With the lake's tables and views under their names; times in UTC. Raises NotebookError."""
+        try:
+            self._tables.bind_all()
+        except LakeError as error:
+            raise NotebookError(str(error)) from None
+        return self._session
 
     def text(self, name: str) -> str:
         """A parameter; "" where none was given."""
@@ -91,36 +99,35 @@ class NotebookLake:
         import pandas as pd
 
         try:
-            return pd.DataFrame(sizes(self.spark, self._location), columns=list(TableSize._fields))
+            return pd.DataFrame(sizes(self._session, self._location), columns=list(TableSize._fields))
         except LakeError as error:
             raise NotebookError(str(error)) from None
 
     def gateways(self) -> dict[str, str]:
         """`host:port` by broker name, of the parameter `brokers`; none without it. Raises NotebookError for one that does not answer."""
-        if self._union is None:
+        if not isinstance(self._tables, UnionTables):
             return {}
         try:
-            return self._union.addresses()
+            return self._tables.addresses()
         except LakeError as error:
             raise NotebookError(f"{error}; or leave the parameter brokers empty") from None
 
     def close(self) -> None:
         """Stops Spark where it was started for the notebook; a session that was there before lives on."""
-        if self._union is not None:
-            self._union.close()
+        self._tables.close()
         if self._own:
             _made.clear()
-            self.spark.stop()
+            self._session.stop()
 
     def _arrow(self, statement: str, values: Mapping[str, Value]) -> Any:
         """Raises NotebookError for a log that does not answer."""
         text = _filled(statement, values)
-        if self._union is not None:
-            try:
-                self._union.bind(text)
-            except LakeError as error:
-                raise NotebookError(f"{error}; or leave the parameter brokers empty") from None
-        return self.spark.sql(text).toArrow()
+        try:
+            self._tables.bind(text)
+        except LakeError as error:
+            other = "; or leave the parameter brokers empty" if isinstance(self._tables, UnionTables) else ""
+            raise NotebookError(f"{error}{other}") from None
+        return self._session.sql(text).toArrow()
 
 
 def open_lake(namespace: Mapping[str, Any], *names: str) -> NotebookLake:
@@ -138,15 +145,18 @@ def open_lake(namespace: Mapping[str, Any], *names: str) -> NotebookLake:
             raise NotebookError(
                 "brokers cannot be read over Spark Connect: leave the parameter brokers empty, or run where the driver is"
             )
-        lake, union = sql.lake_in(session, location), None
+        lake = sql.lake_in(session, location)
+        tables: LakeNames | UnionTables
         if source:
-            union = sql.register_union(session, lake, source, print)
+            tables = UnionTables(session, lake, source, print)
         else:
-            sql.register_lake(session, lake)
+            tables = sql.names_of(session, lake)
+            if session is there:  # over Spark Connect, which does not show how it parses a statement
+                tables.bind_all()
     except LakeError as error:
         raise NotebookError(str(error)) from None
-    print(f"{location}, in the Spark session that is there")
-    return NotebookLake(session, location, values, union, own=any(map(_alive, _made)))
+    print(f"{location}, in the Spark session that already exists")
+    return NotebookLake(session, location, values, tables, own=any(map(_alive, _made)))
 
 
 def session_there(namespace: Mapping[str, Any]) -> SparkSession | None:
@@ -165,13 +175,14 @@ def session_there(namespace: Mapping[str, Any]) -> SparkSession | None:
 
 def _in_own(location: str, source: Mapping[str, str], values: Mapping[str, str]) -> NotebookLake:
     """Raises LakeError."""
-    union = None
+    session: SparkSession
+    tables: LakeNames | UnionTables
     if source:
-        session, union = sql.union_session(location, source, tell=print)
+        session, tables = sql.union_session(location, source, tell=print)
     else:
-        session = sql.lake_session(location, tell=print)
+        session, tables = sql.lake_session(location, tell=print)
     _made[:] = [session]
-    return NotebookLake(session, location, values, union, own=True)
+    return NotebookLake(session, location, values, tables, own=True)
 
 
 def _beside(session: SparkSession) -> SparkSession:

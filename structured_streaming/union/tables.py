@@ -1,4 +1,4 @@
-"""The lake's tables as temporary views that show one instant: of the lake (`AS OF`), or of the brokers (union).
+"""The lake's tables as temporary views that show one instant: of the lake (now, or `AS OF`), or of the brokers (union).
 
 A union view has the rows of its table below the lake's progress, and those of the log from there to its end. Each
 statement has an instant of its own, and all tables in it the same: progress is read first, then the versions of the
@@ -27,6 +27,7 @@ from structured_streaming.typed.topic import typed_topic
 from structured_streaming.union.columns import columns_read, stand_in
 from structured_streaming.union.instants import Instant, as_of, version_gone
 from structured_streaming.union.lakes import ReadableLake
+from structured_streaming.union.names import LakeNames
 from structured_streaming.union.tails import Tail, not_filled, tails_of, without_log
 
 if TYPE_CHECKING:
@@ -64,16 +65,19 @@ class UnionTables:
         self._lake = lake
         self._typed = {each.table: each for each in lake.typed()}
         self._tables = TABLES | {name: typed_topic(each).table for name, each in self._typed.items()}
-        self._stand_ins = {name: stand_in(session, table) for name, table in self._tables.items()}
-        self._bound: set[str] = set(self._tables)
+        self._stand_ins: dict[str, DataFrame] = {}
+        self._names = LakeNames(
+            session, {name: functools.partial(self._stand_in, name) for name in self._tables}, lake.retired()
+        )
+        self._bound: set[str] = set()
         self.tail_bytes = 0
         """Of the logs, beyond the lake, at the last `bind`: what a statement needs of them for each of its tables."""
-        self._unbind()
 
     def bind(self, statement: str) -> None:
         """Makes the tables that a statement reads show the instant of now. Raises LakeError, pyspark's for bad SQL."""
         self._unbind()
         self.tail_bytes = 0
+        self._names.bind(statement)
         wanted = columns_read(self._session, statement, self._tables)
         if not wanted:
             return
@@ -89,6 +93,10 @@ class UnionTables:
                 frame = frame.unionByName(self._tail(name, columns, tails, frame))
             frame.createOrReplaceTempView(name)
             self._bound.add(name)
+
+    def bind_all(self) -> None:
+        """Has every name in the session, tables without rows where no statement has bound them. Raises LakeError."""
+        self._names.bind_all()
 
     def addresses(self) -> dict[str, str]:
         """Where the logs are, by broker: `host:port`, or a folder. Raises SourceError."""
@@ -115,9 +123,14 @@ class UnionTables:
             raise not_filled(name, size)
         return True
 
+    def _stand_in(self, name: str) -> DataFrame:
+        if name not in self._stand_ins:
+            self._stand_ins[name] = stand_in(self._session, self._tables[name])
+        return self._stand_ins[name]
+
     def _unbind(self) -> None:
         for name in self._bound:
-            self._stand_ins[name].createOrReplaceTempView(name)
+            self._stand_in(name).createOrReplaceTempView(name)
         self._bound = set()
 
     def _tails(self, instant: Instant) -> tuple[list[Tail], Erased]:
@@ -160,19 +173,32 @@ class UnionTables:
         )
 
 
-def register_as_of(lake: ReadableLake, moment: str, tell: Callable[[str], None]) -> None:
-    """Tables as a batch left them, by its number or a time, as temporary views. Raises LakeError."""
+def frames_as_of(
+    lake: ReadableLake, moment: str, tell: Callable[[str], None]
+) -> dict[str, Callable[[], DataFrame]]:
+    """What makes the frame of each table as a batch left it, by its number or a time; `tell` gets a line for a table whose version
+    is gone when its frame is made. Raises LakeError."""
     instant = lake.then(moment).without(lake.hidden())
-    for name in (*TABLES, *(each.table for each in lake.typed())):
-        frame = None
+
+    def frame(name: str) -> DataFrame:
+        then = None
         if name not in (REPUT_PROGRESS.name, UPKEEP.name):
-            frame = _readable(lake, name, instant.versions.get(name, 0))
-        if frame is None:
-            frame = lake.frame(name)
-            if name not in (REPUT_PROGRESS.name, UPKEEP.name):
+            then = _readable(lake, name, instant.versions.get(name, 0))
+            if then is None:
                 tell(version_gone(name, instant))
-        below(frame, name, instant).createOrReplaceTempView(name)
+        return below(lake.frame(name) if then is None else then, name, instant)
+
     tell(as_of(instant))
+    return {name: functools.partial(frame, name) for name in (*TABLES, *_typed_tables(lake))}
+
+
+def frames(lake: ReadableLake) -> dict[str, Callable[[], DataFrame]]:
+    """What makes the frame of each table as it is."""
+    return {name: functools.partial(lake.frame, name) for name in (*TABLES, *_typed_tables(lake))}
+
+
+def _typed_tables(lake: ReadableLake) -> list[str]:
+    return [declared.table for declared in lake.typed()]
 
 
 def below(frame: DataFrame, name: str, instant: Instant) -> DataFrame:

@@ -8,7 +8,7 @@ import re
 import shlex
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -93,10 +93,7 @@ def empty(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 class Runs:
-    """What each notebook left, of those that were asked for: it runs then.
-
-    The first notebook over a lake in a folder opens it; the session beside the one that was there goes on to the others.
-    """
+    """What each notebook left; it runs when a test first asks for it."""
 
     def __init__(
         self, here: Notebooks, session: Session, planned: Mapping[str, tuple[str, Mapping[str, str]]]
@@ -104,32 +101,14 @@ class Runs:
         self.here, self._planned = here, planned
         self._there = {"spark": session.spark, "dbutils": SimpleNamespace(widgets=session.widgets)}
         self._ran: dict[str, Ran] = {}
-        self._opened: dict[str, SparkSession] = {}
 
     def __getitem__(self, name: str) -> Ran:
         if name not in self._ran:
             notebook, given = self._planned[name]
-            with nullcontext() if "brokers" in given else self._opened_once(given["lake"]):
-                left = self.here.run(notebook, given, **self._there)
-            assert "in the Spark session that is there" in left.printed
+            left = self.here.run(notebook, given, **self._there)
+            assert "in the Spark session that already exists" in left.printed
             self._ran[name] = left
         return self._ran[name]
-
-    @contextmanager
-    def _opened_once(self, lake: str) -> Iterator[None]:
-        """To register a lake's tables and views takes longer than most notebooks."""
-        known = self._opened.get(lake)
-        register, beside = sql.register_lake, notebook_session._beside
-
-        def kept(there: SparkSession) -> SparkSession:
-            self._opened[lake] = known or beside(there)
-            return self._opened[lake]
-
-        with (
-            patch.object(notebook_session, "_beside", kept),
-            patch.object(sql, "register_lake", register if known is None else lambda session, lake: None),
-        ):
-            yield
 
 
 @pytest.fixture(scope="module")
@@ -398,17 +377,16 @@ def test_a_session_that_was_there_lives_on_with_its_settings_and_views(ran: Runs
 
 
 def test_without_a_session_one_is_made_and_stopped(ran: Runs, session: Session, empty: str) -> None:
-    """The one that is made is the tests' own: how Spark is started for a lake is what `lakebroker sql --engine spark` does too."""
+    """Spark is the tests' own: how it is started is what `lakebroker sql --engine spark` shows too."""
     made, stopped = session.spark.newSession(), list[bool]()
-    sql.register(made, empty)
     made.stop = lambda: stopped.append(True)  # type: ignore[method-assign]
     with (
         patch.object(SparkContext, "_active_spark_context", None),
-        patch.object(sql, "lake_session", lambda location, tell: made),
+        patch.object(sql, "delta_session", lambda *given, **named: made),
     ):
         left = ran.here.run(IN_KERNEL, {"lake": empty})
     assert SAID_OF_NOTHING[IN_KERNEL] in left.printed
-    assert "in the Spark session that is there" not in left.printed
+    assert "in the Spark session that already exists" not in left.printed
     assert stopped == [True]
     assert not notebook_session._made
 

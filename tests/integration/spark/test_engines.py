@@ -21,7 +21,6 @@ from tests.suite.evidence import EVIDENCE, LONG
 from tests.support.lakes.empty import empty_lake
 from tests.support.lakes.union import commit, cuts, manifest
 from tests.support.machines.zones import local_time
-from tests.support.spark.few import know_only
 
 MARK = "no row of a table"
 
@@ -89,12 +88,10 @@ def types_of(table: Table) -> set[str]:
     [("Asia/Tokyo", "json"), pytest.param("America/New_York", "csv", marks=LONG)],
     indirect=["zone"],
 )
-def test_both_print_the_same(lake: Path, zone: None, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_print_the_same(lake: Path, zone: None, form: str) -> None:
     """Of some tables, and in evidence of all and of views; that both have the same rows of views: `test_views.py`, here and in the unit
     tests."""
     tables = list(TABLES.values()) if EVIDENCE else of_every_type()
-    if not EVIDENCE:
-        know_only(monkeypatch, tables)
     names = [*(table.name for table in tables), *(view.name for view in VIEWS if EVIDENCE)]
     statements = [f"SELECT * FROM {name}" for name in names]
     statements += [

@@ -11,11 +11,9 @@ from pyspark.sql import SparkSession
 from store.log.erased import write_erased
 from structured_streaming.maintenance.erasure import purge
 from structured_streaming.sql import query
-from structured_streaming.tables import MESSAGE_INDEX, MESSAGES
 from structured_streaming.union.lakes import FolderLake
-from structured_streaming.union.tables import UnionTables, register_as_of
+from structured_streaming.union.tables import UnionTables, frames_as_of
 from tests.support.lakes.marked import TOPIC, TYPED, MarkedLake
-from tests.support.spark.few import know_only
 
 IDS = f"SELECT message_id FROM {{table}} WHERE topic = '{TOPIC}' ORDER BY message_id"
 
@@ -75,7 +73,6 @@ def test_union_views_and_earlier_instants_leave_them_out(
     spark: SparkSession, lake: MarkedLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     others = [f"OTHER{n}" for n in range(3)]
-    know_only(monkeypatch, (MESSAGES, MESSAGE_INDEX))
     (log,) = lake.mine().by_log
     lake.append()
     union = UnionTables(spark, FolderLake(spark, lake.folder), {"store": str(lake.store)})
@@ -92,9 +89,9 @@ def test_union_views_and_earlier_instants_leave_them_out(
         (found, message_id) for found in ("key", "messages", TYPED) for message_id in others
     ]
     union.close()
-    know_only(monkeypatch, (MESSAGES,))
     lake.erase()
     for _ in ("stated", "removed"):
-        register_as_of(FolderLake(spark, lake.folder), "1", lambda line: None)
+        then = frames_as_of(FolderLake(spark, lake.folder), "1", lambda line: None)
+        then["messages"]().createOrReplaceTempView("messages")
         assert ids(spark) == others[:1]
         purge(lake.folder, None)

@@ -10,8 +10,7 @@ from pyspark.sql import SparkSession
 
 from structured_streaming.errors import LakeError
 from structured_streaming.latency_functions import in_duckdb
-from structured_streaming.sql import query, register
-from structured_streaming.tables import BROKER_STATS
+from structured_streaming.sql import lake_in, names_of, query
 from tests.support.lakes.latency_questions import (
     LIMITS_MS,
     PARTS,
@@ -23,7 +22,6 @@ from tests.support.lakes.latency_questions import (
     sketch_lake,
     stats,
 )
-from tests.support.spark.few import know_only
 
 
 @pytest.fixture(scope="module")
@@ -32,12 +30,11 @@ def ask(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Ask:
     lake = tmp_path_factory.mktemp("sketches") / "lake"
     sketch_lake(lake)
     session = spark.newSession()
-    with pytest.MonkeyPatch.context() as patched:
-        know_only(patched, (BROKER_STATS,))
-        register(session, str(lake))
+    names = names_of(session, lake_in(session, str(lake)))
 
     def rows_of(statement: str) -> list[dict[str, Any]]:
-        return list(query(session, statement.replace("FROM stats", "FROM broker_stats")).to_pylist())
+        asked = statement.replace("FROM stats", "FROM broker_stats")
+        return list(query(session, asked, tables=names).to_pylist())
 
     return rows_of
 

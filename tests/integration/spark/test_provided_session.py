@@ -150,9 +150,9 @@ def test_sql_is_asked_beside_it(spark: SparkSession, tmp_path: Path) -> None:
         spark.conf.set("spark.sql.session.timeZone", "America/New_York")
         spark.conf.set("spark.sql.variable.substitute", "false")
         told: list[str] = []
-        own = lake_session(str(tmp_path / "lake"), tell=told.append)
+        own, tables = lake_session(str(tmp_path / "lake"), tell=told.append)
         assert "starting Spark ..." in told  # of this process: the tests' own
-        (count,) = query(own, "SELECT count(*) AS n FROM messages")["n"].to_pylist()
+        (count,) = query(own, "SELECT count(*) AS n FROM messages", tables=tables)["n"].to_pylist()
         assert count == 3
         (hour,) = query(own, "SELECT hour(timestamp '1970-01-01T00:00:00Z') AS h")["h"].to_pylist()
         assert hour == 0

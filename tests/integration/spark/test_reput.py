@@ -27,15 +27,13 @@ from structured_streaming.reput import run_reput
 from structured_streaming.reput_options import ReputOptions
 from structured_streaming.reput_query import run_until_done
 from structured_streaming.source.data_source import LakebrokerDataSource
-from structured_streaming.sql import register
+from structured_streaming.sql import lake_in, names_of
 from structured_streaming.stopping import Stopping
-from structured_streaming.tables import MESSAGES
 from tests.suite.evidence import EVIDENCE
 from tests.support.lakes.checks import assert_exact, rows
 from tests.support.lakes.maintained import reput
 from tests.support.logs.raw import Raw, log_of, message, poison, properties
 from tests.support.machines.children import descendants
-from tests.support.spark.few import know_only
 from tests.support.spark.hosted_driver import state
 from tests.support.spark.reput_runs import reput_once
 from tests.support.waiting import wait_until
@@ -150,8 +148,7 @@ def test_no_worker_takes_a_gibibyte(filled: Filled) -> None:
 def test_spark_reads_whatever_the_logs_held(
     spark: SparkSession, filled: Filled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    know_only(monkeypatch, (MESSAGES,))
-    register(spark, str(filled.lake))
+    names_of(spark, lake_in(spark, str(filled.lake))).bind("TABLE messages")
     bodies = spark.sql(
         "SELECT message_id, body_encoding, count(*), max(length(body)) FROM messages "
         "WHERE message_id IN ('BOMB', 'LARGE', 'GZIP') GROUP BY ALL ORDER BY ALL"

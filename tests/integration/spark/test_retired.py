@@ -9,17 +9,14 @@ import pytest
 from pyspark.sql import SparkSession
 
 from lakebroker_testing.logs import LogWriter
-from structured_streaming.catalog.lake_views import register_views
 from structured_streaming.embedded.engine import EmbeddedEngine
 from structured_streaming.errors import LakeError
 from structured_streaming.maintenance.decisions import Decisions
-from structured_streaming.sql import query, register, register_union
-from structured_streaming.storage.location import lake_folder
-from structured_streaming.tables import MESSAGES, TABLES
-from structured_streaming.union.lakes import FolderLake
+from structured_streaming.sql import lake_in, names_of, query
+from structured_streaming.tables import TABLES
+from structured_streaming.union.tables import UnionTables
 from tests.suite.evidence import EVIDENCE
 from tests.support.lakes.maintained import reput
-from tests.support.spark.few import know_only
 
 NAMES = ("messages", "consume_queue", "consumer_offsets", "messages_live", "consumer_lag", "message_trace")
 TO_SPARK = NAMES if EVIDENCE else ("messages", "messages_live")
@@ -36,11 +33,7 @@ def asking(names: Iterable[str]) -> str:
     )
 
 
-def test_views_and_unions_leave_it_out_and_tables_keep_it(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if not EVIDENCE:
-        know_only(monkeypatch, (MESSAGES,), "messages_live")
+def test_views_and_unions_leave_it_out_and_tables_keep_it(spark: SparkSession, tmp_path: Path) -> None:
     lake, stores = tmp_path / "lake", {name: tmp_path / name for name in ("broker-a", "broker-b")}
     for name, folder in stores.items():
         with LogWriter(folder, name) as writer:
@@ -50,9 +43,6 @@ def test_views_and_unions_leave_it_out_and_tables_keep_it(
         writer.messages(5)
     source = {"store": str(stores["broker-b"])}
     told: list[str] = []
-    joined = spark.newSession()
-    of_spark = FolderLake(joined, lake_folder(str(lake)))
-    tables = register_union(joined, of_spark, source, told.append)
 
     def asked(*, of_spark_too: bool = False) -> list[set[tuple[object, ...]]]:
         """Of the embedded engine, alone and with a log; Spark says the same."""
@@ -64,13 +54,13 @@ def test_views_and_unions_leave_it_out_and_tables_keep_it(
                 )
             if not of_spark_too:
                 continue
-            if logs:
-                register_views(joined, of_spark.retired())
-                rows = query(joined, asking(TO_SPARK), tables=tables)
-            else:
-                session = spark.newSession()
-                register(session, str(lake))
-                rows = query(session, asking(TO_SPARK))
+            session = spark.newSession()
+            of_spark = lake_in(session, str(lake))
+            tables = (
+                UnionTables(session, of_spark, source, told.append) if logs else names_of(session, of_spark)
+            )
+            rows = query(session, asking(TO_SPARK), tables=tables)
+            tables.close()
             assert {row for row in found[-1] if row[0] in TO_SPARK} == {
                 tuple(row.values()) for row in rows.to_pylist()
             }
@@ -92,7 +82,6 @@ def test_views_and_unions_leave_it_out_and_tables_keep_it(
     assert not [line for line in told if "broker-a" in line], "that its log is not read is no news"
     assert decisions.unretire("broker-a")
     assert asked() == [alone, joint]
-    tables.close()
 
 
 def test_a_session_that_is_open_takes_notice_at_the_next_statement(tmp_path: Path) -> None:

@@ -22,11 +22,9 @@ from broker_gateway.cli.sql_session import run_text
 from structured_streaming.errors import LakeError, ReadOnlyError
 from structured_streaming.read_only import check_read_only
 from structured_streaming.sql import query
-from structured_streaming.tables import MESSAGES
 from tests.support.lakes.empty import empty_lake
 from tests.support.lakes.viewed import add
 from tests.support.machines.zones import local_time
-from tests.support.spark.few import know_only
 
 AT_US = 1_700_000_000_123_456
 AT = "2023-11-14T22:13:20.123456Z"
@@ -38,12 +36,6 @@ ORIGIN = {"topic": "o", "queue_id": 1, "queue_offset": 2, "consumer_group": "g",
 def invoke(lake: Path, statement: str, *options: str) -> Any:
     arguments = ["sql", "--engine", "spark", "--lake", str(lake), *options, statement]
     return CliRunner(env={"COLUMNS": "200"}).invoke(app, arguments)
-
-
-@pytest.fixture(autouse=True)
-def _of_messages(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each start of the command registers every table and view that it knows."""
-    know_only(monkeypatch, (MESSAGES,))
 
 
 @pytest.fixture

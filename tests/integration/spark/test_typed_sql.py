@@ -13,16 +13,15 @@ from lakebroker_testing.logs import LogWriter
 from structured_streaming.commit.typed_fill import fill
 from structured_streaming.commit.typed_tables import alter, declare
 from structured_streaming.errors import LakeError
-from structured_streaming.sql import query, register, register_union
+from structured_streaming.sql import names_of, query
 from structured_streaming.staging.wanted import Wanted
 from structured_streaming.storage.local import LocalFolder
-from structured_streaming.tables import MESSAGES
 from structured_streaming.typed.declaration import JSON, Declaration, Schema
 from structured_streaming.union.lakes import FolderLake
-from structured_streaming.union.tables import UnionTables, register_as_of
+from structured_streaming.union.names import LakeNames
+from structured_streaming.union.tables import UnionTables, frames_as_of
 from tests.support.lakes.empty import empty_lake
 from tests.support.lakes.union import commit, cuts, manifest
-from tests.support.spark.few import know_only
 
 V1 = {
     "required": ["id"],
@@ -52,19 +51,16 @@ NEWEST = [{"a": "x", "b": 29}]
 
 
 def union(spark: SparkSession, lake: Path, store: Path) -> UnionTables:
-    return register_union(spark, FolderLake(spark, LocalFolder(lake)), {"store": str(store)})
+    return UnionTables(spark, FolderLake(spark, LocalFolder(lake)), {"store": str(store)})
 
 
-def counts(spark: SparkSession, tables: UnionTables | None = None, asked: str = COUNTS) -> list[Any]:
+def counts(spark: SparkSession, tables: LakeNames | UnionTables, asked: str = COUNTS) -> list[Any]:
     (row,) = query(spark, asked, tables=tables).to_pylist()
     return list(row.values())
 
 
 @pytest.mark.timeout(900)
-def test_a_typed_table_with_what_the_log_holds_beyond_it(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    know_only(monkeypatch, (MESSAGES,))
+def test_a_typed_table_with_what_the_log_holds_beyond_it(spark: SparkSession, tmp_path: Path) -> None:
     with LogWriter(tmp_path / "store") as writer:
         for number in range(30):
             writer.messages(3)  # one of topic-1, which does not fit
@@ -97,13 +93,12 @@ def test_a_typed_table_with_what_the_log_holds_beyond_it(
     assert counts(spark, tables) == [60, 30, 30, times, NEWEST]
     tables.close()
 
-    register(spark, str(lake))
-    assert counts(spark) == [60, 30, 30, times, NEWEST]
+    there = FolderLake(spark, folder)
+    assert counts(spark, names_of(spark, there)) == [60, 30, 30, times, NEWEST]
     told: list[str] = []
-    register_as_of(FolderLake(spark, folder), "1", told.append)
-    (then,) = query(
-        spark, "SELECT count(*) AS messages, max(schema_version) AS newest FROM typed_orders"
-    ).to_pylist()
+    at_first = LakeNames(spark, frames_as_of(there, "1", told.append), ())
+    asked = "SELECT count(*) AS messages, max(schema_version) AS newest FROM typed_orders"
+    (then,) = query(spark, asked, tables=at_first).to_pylist()
     assert 0 < then["messages"] < 60
     assert then["newest"] == 1
     assert told[-1].startswith("tables as of batch 1")

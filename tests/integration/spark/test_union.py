@@ -23,18 +23,18 @@ from lakebroker_testing.logs import LogWriter
 from structured_streaming.errors import LakeError, ReadOnlyError
 from structured_streaming.maintenance.maintain import maintain
 from structured_streaming.reput_options import ReputOptions
-from structured_streaming.sql import query, register_union
+from structured_streaming.sql import query
 from structured_streaming.storage.local import LocalFolder
 from structured_streaming.tables import CONSUME_QUEUE, DATA_TABLES, MESSAGES, QUARANTINE, Table
 from structured_streaming.union.columns import columns_read
 from structured_streaming.union.instants import Instant
 from structured_streaming.union.lakes import FolderLake
-from structured_streaming.union.tables import UnionTables, register_as_of
+from structured_streaming.union.names import LakeNames
+from structured_streaming.union.tables import UnionTables, frames_as_of
 from tests.suite.evidence import LONG
 from tests.support.lakes.checks import expected_keys
 from tests.support.lakes.empty import empty_lake
 from tests.support.lakes.union import commit, cuts, every_key, manifest
-from tests.support.spark.few import know_only
 from tests.support.spark.reput_runs import RunningReput
 
 pytestmark = pytest.mark.timeout(1200)
@@ -62,7 +62,7 @@ def written(folder: Path, broker: str = "broker-a") -> Path:
 
 
 def union(spark: SparkSession, lake: Path, *stores: Path) -> UnionTables:
-    return register_union(spark, FolderLake(spark, LocalFolder(lake)), {"store": ",".join(map(str, stores))})
+    return UnionTables(spark, FolderLake(spark, LocalFolder(lake)), {"store": ",".join(map(str, stores))})
 
 
 def keys(rows: Any) -> Counter[tuple[str, str]]:
@@ -77,11 +77,8 @@ def keys_of(*stores: Path) -> Counter[tuple[str, str]]:
     return found
 
 
-def test_every_table_is_exact_whatever_a_crash_left(
-    spark: SparkSession, lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_table_is_exact_whatever_a_crash_left(spark: SparkSession, lake: Path, tmp_path: Path) -> None:
     """What else a crash may leave: the same test of the embedded engine. All in the logs, all in the lake: the test below."""
-    know_only(monkeypatch, DATA_TABLES)
     stores = [written(tmp_path / name, name) for name in ("broker-a", "broker-b")]
     tables = union(spark, lake, *stores)
     assert tables.addresses() == {store.name: str(store) for store in stores}
@@ -136,6 +133,7 @@ def test_no_more_columns_are_read_than_a_statement_needs(
 ) -> None:
     store = written(tmp_path / "store")
     tables = union(spark, lake, store)
+    tables.bind_all()
     for statement, wanted in STATEMENTS.items():
         tables.bind("SELECT 1")  # the stand-ins again
         found = {name: set(columns) for name, columns in columns_read(spark, statement).items()}
@@ -167,14 +165,11 @@ def test_no_more_columns_are_read_than_a_statement_needs(
     tables.close()
 
 
-def test_tables_as_a_batch_left_them(
-    spark: SparkSession, lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tables_as_a_batch_left_them(spark: SparkSession, lake: Path, tmp_path: Path) -> None:
     """What else is no moment of a lake: the same test of the embedded engine."""
-    know_only(monkeypatch, SOME)
     store, folder = written(tmp_path / "store"), LocalFolder(lake)
     with pytest.raises(LakeError, match="holds no batch yet"):
-        register_as_of(FolderLake(spark, folder), "1", print)
+        frames_as_of(FolderLake(spark, folder), "1", print)
     states = []
     for start, end in itertools.pairwise(cuts(store, 3)):
         commit(lake, manifest(lake, store, start, end))
@@ -191,23 +186,26 @@ def test_tables_as_a_batch_left_them(
     messages.delete("queue_id = 0")  # the versions before it are there yet
     told: list[str] = []
 
-    def as_of(moment: str) -> Counter[tuple[str, str]]:
+    def as_of(moment: str) -> LakeNames:
         told.clear()
-        register_as_of(FolderLake(spark, folder), moment, told.append)
-        return keys(query(spark, every_key(SOME)))
+        return LakeNames(spark, frames_as_of(FolderLake(spark, folder), moment, told.append), ())
+
+    def keys_as_of(moment: str) -> Counter[tuple[str, str]]:
+        return keys(query(spark, every_key(SOME), tables=as_of(moment)))
 
     progress = DeltaTable(str(lake / "reput_progress")).to_pyarrow_table().sort_by("batch").to_pylist()
-    assert as_of(progress[1]["commit_timestamp"].isoformat()) == states[1] != states[2]
+    assert keys_as_of(progress[1]["commit_timestamp"].isoformat()) == states[1] != states[2]
     (said,) = told
     assert said.startswith("tables as of batch 2, committed at ")
-    assert query(spark, "SELECT max(batch) AS b FROM reput_progress").to_pylist() == [{"b": 2}]
+    batch = query(spark, "SELECT max(batch) AS b FROM reput_progress", tables=as_of("2"))
+    assert batch.to_pylist() == [{"b": 2}]
     messages.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
-    left = as_of("1")
+    left = keys_as_of("1")
     assert left < states[0]
     assert len(told) == 2
-    assert told[0].startswith("version 1 of messages is gone; its newest is read up to batch 1")
+    assert told[1].startswith("version 1 of messages is gone; its newest is read up to batch 1")
     with pytest.raises(LakeError, match="its first batch is 1, committed at"):
-        register_as_of(FolderLake(spark, folder), "2001-01-01", print)
+        frames_as_of(FolderLake(spark, folder), "2001-01-01", print)
 
 
 AT_ONCE = """
@@ -248,9 +246,8 @@ def assert_whole(rows: list[dict[str, Any]]) -> int:
 
 
 def test_what_is_committed_sent_and_rewritten_meanwhile_makes_no_gap_and_no_repeat(
-    spark: SparkSession, lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, lake: Path, tmp_path: Path
 ) -> None:
-    know_only(monkeypatch, (MESSAGES, CONSUME_QUEUE))
     with Gateway(tmp_path / "gateway", patient=True, **OPTIONS) as gateway:
         client, sent, reached = Client(gateway.address), 0, [0]
 
@@ -273,7 +270,7 @@ def test_what_is_committed_sent_and_rewritten_meanwhile_makes_no_gap_and_no_repe
         send()
         read()
         send()
-        tables = register_union(spark, Meanwhile(spark, lake, others), {"brokers": gateway.address})
+        tables = UnionTables(spark, Meanwhile(spark, lake, others), {"brokers": gateway.address})
         assert tables.addresses() == {"broker-a": gateway.address}
         rows = query(spark, OF_QUEUES, tables=tables).to_pylist()
         assert assert_whole(rows) == sent
@@ -306,7 +303,7 @@ def test_at_every_instant_queues_have_no_gap_and_no_repeat(
         assert client.send("orders", b"first").status.code == pb.OK
         client.receive("orders", "g")
         source = {"brokers": gateway.address} if by == "broker" else {"store": str(gateway.store)}
-        tables = register_union(spark, FolderLake(spark, LocalFolder(lake)), source)
+        tables = UnionTables(spark, FolderLake(spark, LocalFolder(lake)), source)
         pool = ThreadPoolExecutor(2)
         running = [pool.submit(each) for each in (send, maintaining)]
         try:
@@ -332,10 +329,9 @@ def test_at_every_instant_queues_have_no_gap_and_no_repeat(
 
 
 def test_the_command_reads_logs_and_tables_of_the_past_when_asked(
-    spark: SparkSession, lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, lake: Path, tmp_path: Path
 ) -> None:
     """That it says how old tables are, and what is refused: the unit tests, and `test_sql.py`."""
-    know_only(monkeypatch, (MESSAGES,))
     store = written(tmp_path / "store")
     first, middle, *_ = cuts(store, 2)
     commit(lake, manifest(lake, store, first, middle))

@@ -15,7 +15,7 @@ from structured_streaming.catalog.lake_views import make_views
 from structured_streaming.catalog.names import CatalogSchema
 from structured_streaming.embedded.engine import EmbeddedEngine
 from structured_streaming.read_only import kind_of, tree_of
-from structured_streaming.sql import query, register
+from structured_streaming.sql import lake_in, names_of, query
 from structured_streaming.tables import TABLES
 from structured_streaming.views import VIEWS, View
 from tests.suite.evidence import EVIDENCE, LONG
@@ -36,7 +36,6 @@ from tests.support.lakes.viewed import (
     viewed,
 )
 from tests.support.machines.zones import local_time
-from tests.support.spark.few import know_only
 
 Viewed = tuple[Path, dict[str, list[Row]]]
 
@@ -51,10 +50,14 @@ def registered(there: Viewed, spark: SparkSession) -> SparkSession:
     return of_lake(spark, there[0])
 
 
-def of_lake(spark: SparkSession, lake: Path) -> SparkSession:
-    """A session of its own, with the lake's tables and views."""
+def of_lake(spark: SparkSession, lake: Path, *views: str) -> SparkSession:
+    """A session of its own, with these views of the lake; with all without any."""
     session = spark.newSession()
-    register(session, str(lake))
+    names = names_of(session, lake_in(session, str(lake)))
+    for view in views:
+        names.bind(f"TABLE {view}")
+    if not views:
+        names.bind_all()
     return session
 
 
@@ -110,10 +113,9 @@ def rows_of(table: Any) -> list[str]:
     return sorted(repr([plain(value) for value in row.values()]) for row in rows)
 
 
-def test_what_logs_seldom_have(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_logs_seldom_have(spark: SparkSession, tmp_path: Path) -> None:
     """Batches that fall behind, ends of queues that are not known, dead letters from before there were origins."""
-    know_only(monkeypatch, (), "dispatch_lag", "consumer_lag", "dead_letters")
-    session = of_lake(spark, strange(tmp_path))
+    session = of_lake(spark, strange(tmp_path), "dispatch_lag", "consumer_lag", "dead_letters")
     random = "broker IN ('a', 'b')"
     assert_answers(lambda asked: query(session, asked), VIEW["dispatch_lag"], LAG_OF_BATCHES, "Spark", random)
     expected = sorted((row for _, rows in LAGS.values() for row in rows), key=lambda row: row[1])
@@ -124,11 +126,8 @@ def test_what_logs_seldom_have(spark: SparkSession, tmp_path: Path, monkeypatch:
     assert "body" not in plan[0]
 
 
-def test_what_is_asked_for_reaches_the_statistics_of_files(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    know_only(monkeypatch, (), *(question.partition(" ")[0] for question in ONE_FILE))
-    session = of_lake(spark, hourly(tmp_path))
+def test_what_is_asked_for_reaches_the_statistics_of_files(spark: SparkSession, tmp_path: Path) -> None:
+    session = of_lake(spark, hourly(tmp_path), *(question.partition(" ")[0] for question in ONE_FILE))
     assert files_read(session, "SELECT * FROM messages_live") == [("messages", 12)]
     for question, tables in ONE_FILE.items():
         read = files_read(session, f"SELECT * FROM {question}")

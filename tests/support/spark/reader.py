@@ -32,7 +32,8 @@ def main() -> None:
         writer = stream.writeStream.foreachBatch(collect).option("checkpointLocation", checkpoint)
         writer.trigger(availableNow=True).start().awaitTermination()
     messages = spark.read.format("delta").load(f"{lake}/messages").select("physical_offset").collect()
-    (count,) = query(lake_session(lake), "SELECT count(*) AS n FROM messages")["n"].to_pylist()
+    session, tables = lake_session(lake)
+    (count,) = query(session, "SELECT count(*) AS n FROM messages", tables=tables)["n"].to_pylist()
     print(
         json.dumps({"streams": found, "lake": [row.physical_offset for row in messages], "sql": int(count)})
     )

@@ -1,0 +1,76 @@
+"""The names that a lake gives a Spark session: tables, views and functions, each made when a statement first uses it.
+
+There are some thirty, of which a statement uses few. Spark takes a tenth of a second for each, and four times as long in a JVM that has
+just started.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from structured_streaming.catalog.lake_functions import function_makers
+from structured_streaming.catalog.lake_views import make_temporary
+from structured_streaming.read_only import QUERY, functions_of, kind_of, tree_of
+from structured_streaming.views import VIEWS, View, leaving_out
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+class LakeNames:
+    """Temporary views and functions of a session. `tables` has what makes the frame of each table; views are without the brokers that
+    are `retired`."""
+
+    def __init__(
+        self, session: SparkSession, tables: Mapping[str, Callable[[], DataFrame]], retired: Iterable[str]
+    ) -> None:
+        self._session = session
+        self._shown = leaving_out(retired)
+        self._missing: dict[str, Callable[[], object]] = {
+            **{name: functools.partial(self._make_table, name, frame) for name, frame in tables.items()},
+            **{view.name: functools.partial(self._make_view, view) for view in VIEWS},
+            **function_makers(session),
+        }
+
+    def bind(self, statement: str) -> None:
+        """Makes the names that a statement uses, and all of them for one that is no query, such as SHOW TABLES. Raises LakeError,
+        pyspark's for bad SQL."""
+        if self._missing:
+            used = names_in(self._session, statement)
+            self._make(self._missing if used is None else used)
+
+    def bind_all(self) -> None:
+        """Makes every name, for statements that are not seen here. Raises LakeError."""
+        self._make(self._missing)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _make(self, names: Iterable[str]) -> None:
+        for name in list(names):
+            if make := self._missing.get(name):
+                make()
+                del self._missing[name]
+
+    def _make_table(self, name: str, frame: Callable[[], DataFrame]) -> None:
+        frame().createOrReplaceTempView(name)
+
+    def _make_view(self, view: View) -> None:
+        self._make(view.reads)
+        make_temporary(self._session, view, self._shown)
+
+
+def names_in(session: SparkSession, statement: str) -> set[str] | None:
+    """Tables, views and functions that a statement names, in lower case; None where it may use others: it is no query. Raises
+    pyspark's ParseException."""
+    found = set()
+    for node in tree_of(session._jsparkSession.sessionState().sqlParser().parsePlan(statement)):
+        kind = kind_of(node)
+        if not QUERY.fullmatch(kind) or kind == "RelationTimeTravel":  # which does not show its relation
+            return None
+        if kind == "UnresolvedRelation":
+            found.add(str(node.multipartIdentifier().last()).lower())
+        found.update(functions_of(node))
+    return found
