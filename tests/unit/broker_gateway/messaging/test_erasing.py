@@ -310,7 +310,7 @@ def test_a_message_that_waits_for_its_time_never_comes(broker: InProcessBroker) 
     broker.crash()
     timers = broker.broker.parts.timers
     assert (timers.count, timers.bytes) == (1, left)
-    broker.advance(120)
+    broker.jump(120)
     assert bodies(broker) == [b"b"]
     assert (timers.count, timers.bytes) == (0, 0)
 
@@ -318,13 +318,13 @@ def test_a_message_that_waits_for_its_time_never_comes(broker: InProcessBroker) 
 def test_a_message_that_waited_is_erased_with_its_record_of_the_timer(broker: InProcessBroker) -> None:
     due = timestamp(broker.clock.now_ms + 60_000)
     send(broker, b"a", keys=["a"], message_type=pb.DELAY, delivery_timestamp=due)
-    broker.advance(120)
+    broker.jump(120)
     assert len(records(broker, "t")) == 1
     assert sorted(each.topic for each in erase(broker, "t", keys=["a"]).found) == ["rmq_sys_wheel_timer", "t"]
     assert bodies(broker) == []
     for _ in range(2):  # the copy that settled it counts, erased as it is
         broker.crash()
-        broker.advance(120)
+        broker.jump(120)
         assert len(records(broker, "t")) == 1
 
 

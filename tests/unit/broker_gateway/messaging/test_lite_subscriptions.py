@@ -456,7 +456,7 @@ def test_a_lite_topic_lives_so_long_after_its_last_message(broker: InProcessBrok
     send(broker, "a1", "b1")
     consumer.ack(*consumer.receive())
     subscriptions = broker.broker.parts.lite_subscriptions
-    broker.advance(29 * MINUTE)
+    broker.jump(29 * MINUTE)
     send(broker, "b2")
     consumer.add("a", "b")
     broker.run(subscriptions.expire())
@@ -475,7 +475,7 @@ def test_a_lite_topic_lives_so_long_after_its_last_message(broker: InProcessBrok
 def test_what_is_deleted_stays_so_after_a_crash(broker: InProcessBroker) -> None:
     with_time_to_live(broker, 30)
     send(broker, "a1", "b1")
-    broker.advance(33 * MINUTE)
+    broker.jump(33 * MINUTE)
     assert list(broker.broker.parts.lite_topics.of("chat")) == []
     send(broker, "a2")
     broker.crash()
@@ -488,7 +488,7 @@ def test_what_is_deleted_stays_so_after_a_crash(broker: InProcessBroker) -> None
 def test_a_deleted_lite_topic_is_forgotten_with_its_part_of_the_log(broker: InProcessBroker) -> None:
     with_time_to_live(broker, 30)
     send(broker, "a1")
-    broker.advance(33 * MINUTE)
+    broker.jump(33 * MINUTE)
     index, topics = broker.store.index, broker.broker.parts.lite_topics
     broker.do(topics.forget_deleted)
     assert index.max_offset("%LMQ%$chat$a", 0) == 1, "the log has its message still"
@@ -516,7 +516,7 @@ def test_the_time_to_live_is_at_least_the_brokers(broker: InProcessBroker) -> No
     with_time_to_live(broker, 1)
     send(broker, "a1")
     subscriptions = broker.broker.parts.lite_subscriptions
-    broker.advance(14 * MINUTE)
+    broker.jump(14 * MINUTE)
     broker.run(subscriptions.expire())
     assert list(broker.broker.parts.lite_topics.of("chat")) == ["a"]
     broker.advance(2 * MINUTE)
@@ -610,7 +610,7 @@ def test_who_subscribes_to_a_lite_topic_that_went_takes_it_from_nobody(broker: I
     put_group(broker, "others")
     with_time_to_live(broker, 30)
     send(broker, "a1")
-    broker.advance(33 * MINUTE)
+    broker.jump(33 * MINUTE)
     assert list(broker.broker.parts.lite_topics.of("chat")) == []
     one, other = LiteConsumer(broker, "one"), LiteConsumer(broker, "other", group="others")
     one.add("a")
@@ -652,7 +652,7 @@ def test_a_lite_topic_whose_last_message_cannot_be_read_keeps_no_other_one(broke
     (at,) = broker.store.index.entries("%LMQ%$chat$a", 0, 0, 1)[0]
     broker.flush()
     broker.flip_byte("commitlog/*", int(at) + 4)
-    broker.advance(33 * MINUTE)
+    broker.jump(33 * MINUTE)
     broker.run(broker.broker.parts.lite_subscriptions.expire())
     assert list(broker.broker.parts.lite_topics.of("chat")) == ["a"], "it may be young"
     LiteConsumer(broker).add("a")

@@ -22,9 +22,11 @@ from broker_gateway.messaging.message_search import Wanted
 from broker_gateway.messaging.outcome import Reason, ServiceError
 from broker_gateway.metadata.catalog import Topic
 from lakebroker_testing.broker import InProcessBroker
+from lakebroker_testing.clock import ManualClock
 from lakebroker_testing.messages import message, send_request
 from store.log.record import Host, PendingRecord, decode_record, offset_msg_id
 from structured_streaming.staging.wanted import Wanted as Tables
+from tests.support.lakes.copies import copy_folder
 from tests.support.lakes.maintained import reput
 
 BODY = b"x" * 60_000
@@ -115,11 +117,25 @@ def lake(tmp_path: Path) -> Path:
     return tmp_path / "lake"
 
 
+def options(lake: Path) -> dict[str, str]:
+    return {"lakeLocation": str(lake), "fileReservedTime": "0", "brokerName": "broker-a"}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
+    """A folder with store and lake, and the time then."""
+    folder = tmp_path_factory.mktemp("made")
+    with InProcessBroker(folder, **options(folder / "lake")) as broker:
+        make(broker, folder / "lake")
+        return folder, broker.clock.now_ms
+
+
 @pytest.fixture
-def broker(tmp_path: Path, lake: Path) -> Iterator[InProcessBroker]:
-    options = {"lakeLocation": str(lake), "fileReservedTime": "0", "brokerName": "broker-a"}
-    with InProcessBroker(tmp_path, **options) as broker:
-        make(broker, lake)
+def broker(made: tuple[Path, int], tmp_path: Path, lake: Path) -> Iterator[InProcessBroker]:
+    folder, now_ms = made
+    copy_folder(folder / "store", tmp_path / "store")
+    copy_folder(folder / "lake", lake)
+    with InProcessBroker(tmp_path, clock=ManualClock(now_ms), **options(lake)) as broker:
         yield broker
 
 

@@ -131,7 +131,7 @@ def test_a_half_that_is_rolled_back_never_comes(broker: InProcessBroker) -> None
     transaction = half(broker)
     assert end(broker, transaction, pb.ROLLBACK) == pb.OK
     broker.crash()
-    broker.advance(1000)
+    broker.jump(1000)
     assert bodies(broker) == []
     assert broker.broker.parts.transactions.count == 0
 
@@ -411,7 +411,7 @@ def test_the_time_of_a_half_goes_on_when_it_is_copied_forward(broker: InProcessB
 
 def test_the_own_recovery_time_of_a_half_goes_on_when_it_is_copied_forward(broker: InProcessBroker) -> None:
     transaction = half(broker, orphaned_transaction_recovery_duration=Duration(seconds=600))
-    broker.advance(599)
+    broker.jump(599)
     carry(broker)
     broker.advance(0.5)
     assert broker.broker.parts.transactions.count == 1
