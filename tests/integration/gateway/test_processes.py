@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import shutil
@@ -15,7 +16,11 @@ import pytest
 import structlog
 
 from broker_gateway.app.supervisor import _check_root
+from broker_gateway.protocol.body.route import ClusterInfo
+from broker_gateway.protocol.codes import RequestCode
+from broker_gateway.protocol.command import Command
 from broker_gateway.runtime.errors import HostError
+from broker_gateway.transport.remoting.client import RemotingClient
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_testing.client import Client
 from lakebroker_testing.gateway import Gateway
@@ -28,8 +33,8 @@ from tests.support.waiting import LIMIT_S, wait_until
 
 
 @contextmanager
-def two_brokers(folder: Path) -> Iterator[Host]:
-    started = Host(folder)
+def two_brokers(folder: Path, *, with_name_server: bool = False) -> Iterator[Host]:
+    started = Host(folder, with_name_server=with_name_server)
     try:
         yield started
     finally:
@@ -38,16 +43,17 @@ def two_brokers(folder: Path) -> Iterator[Host]:
             started.process.wait(LIMIT_S)
 
 
-@pytest.fixture
-def host(tmp_path: Path) -> Iterator[Host]:
-    with two_brokers(tmp_path) as started:
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
+    """For tests that leave it as they found it, with topics of their own; the last of them ends it."""
+    with two_brokers(tmp_path_factory.mktemp("host")) as started:
         yield started
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
-    """For tests that leave it as they found it, with topics of their own."""
-    with two_brokers(tmp_path_factory.mktemp("host")) as started:
+def with_name_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
+    """Likewise."""
+    with two_brokers(tmp_path_factory.mktemp("named"), with_name_server=True) as started:
         yield started
 
 
@@ -138,13 +144,6 @@ def test_brokers_of_one_host_hand_over_without_a_name_server(shared: Host) -> No
     assert len({next(iter(places))[0] for places in found.values()}) == 2, "some at each broker"
 
 
-def test_a_broker_that_cannot_start_stops_all(tmp_path: Path) -> None:
-    done = ended(tmp_path, "--set", "tlsCertPath=/nowhere")
-    assert not list(tmp_path.iterdir()), "a single broker may begin there"
-    assert done.returncode == 253
-    assert "tlsKeyPath is missing" in done.stderr + done.stdout
-
-
 def test_a_folder_that_is_a_store_already_is_refused_and_stays_as_it_is(tmp_path: Path) -> None:
     with Gateway(tmp_path) as gateway:
         assert gateway.terminate() == 0
@@ -172,54 +171,6 @@ def test_a_folder_that_cannot_be_looked_into_is_named(tmp_path: Path) -> None:
         _check_root(folder, set())
 
 
-def test_a_signal_to_the_process_group_stops_all_in_an_orderly_way(host: Host) -> None:
-    brokers = host.brokers()
-    os.killpg(host.process.pid, signal.SIGINT)
-    assert host.process.wait(LIMIT_S) == 0
-    assert host.log.read_text().count(" stopped ") == 2
-    assert not host.ports.exists()
-    assert not any(Path(f"/proc/{broker['pid']}").exists() for broker in brokers)
-    assert not list(host.stores.glob("*/abort"))
-
-
-def open_files(pid: int) -> set[str]:
-    """What its descriptors are of; nothing of a process that has ended."""
-    found = set()
-    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-        for each in Path(f"/proc/{pid}/fd").iterdir():
-            found.add(os.readlink(each))
-    return found
-
-
-def test_brokers_that_got_the_signal_already_are_let_end(host: Host) -> None:
-    """As in a control group, of a host so busy that the supervisor looks late."""
-    first, second = host.brokers()
-    with RawPeer(f"127.0.0.1:{first['grpc']}") as peer:  # the broker waits for its call
-        method = "/apache.rocketmq.v2.MessagingService/Telemetry"
-        peer.send(peer.request(1, method, None, ("x-mq-client-id", "c")))
-        host.process.send_signal(signal.SIGSTOP)
-        for each in (first, second, {"pid": host.process.pid}):
-            os.kill(each["pid"], signal.SIGTERM)
-        peer.until(lambda each: each.kind == GOAWAY, 60)
-        wait_until(lambda: not Path(f"/proc/{second['pid']}/fd/0").exists())  # a zombie at most
-        assert Path(f"/proc/{first['pid']}").exists()
-        told = os.readlink(f"/proc/{first['pid']}/fd/0")
-        host.process.send_signal(signal.SIGCONT)
-        # the supervisor has told all to end, and waits for the first
-        wait_until(lambda: told not in open_files(host.process.pid))
-    assert host.process.wait(LIMIT_S) == 0
-    assert "second signal" not in host.log.read_text()
-    assert not list(host.stores.glob("*/abort"))
-
-
-def test_brokers_end_with_a_supervisor_that_is_killed(host: Host) -> None:
-    pids = [each["pid"] for each in host.brokers()]
-    host.process.kill()
-    host.process.wait()
-    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
-    assert not list(host.stores.glob("*/abort"))
-
-
 def test_a_second_supervisor_is_refused_and_takes_nothing_away(shared: Host) -> None:
     before = sorted(path.name for path in (shared.stores / "processes").iterdir())
     done = ended(shared.stores)
@@ -241,19 +192,8 @@ def test_files_that_cannot_be_written_stop_no_broker(shared: Host) -> None:
     assert shared.process.poll() is None
     assert routes(first["grpc"], "t")
     (shared.stores / "processes").mkdir()
+    wait_until(lambda: shared.brokers()[1]["pid"] != second["pid"])
     wait_until(lambda: len(routes(first["grpc"], "t")) == 2)
-
-
-def test_a_broker_that_does_not_end_is_killed_at_a_second_signal(host: Host) -> None:
-    first, second = host.brokers()
-    os.kill(second["pid"], signal.SIGSTOP)
-    host.process.terminate()
-    wait_until(lambda: not Path(f"/proc/{first['pid']}").exists())
-    with pytest.raises(subprocess.TimeoutExpired):
-        host.process.wait(2)
-    host.process.terminate()
-    assert host.process.wait(LIMIT_S) == 128 + signal.SIGKILL
-    assert "brokers=['broker-a-1']" in host.log.read_text().splitlines()[-1]
 
 
 def test_a_folder_that_cannot_be_made_is_one_error() -> None:
@@ -261,3 +201,59 @@ def test_a_folder_that_cannot_be_made_is_one_error() -> None:
     assert done.returncode == 254
     assert "Traceback" not in done.stderr
     assert "the folder /dev/null/x cannot be used" in done.stderr
+
+
+def test_a_signal_to_the_process_group_stops_all_in_an_orderly_way(shared: Host) -> None:
+    brokers = shared.brokers()
+    os.killpg(shared.process.pid, signal.SIGINT)
+    assert shared.process.wait(LIMIT_S) == 0
+    assert shared.log.read_text().count(" stopped ") == 2
+    assert not shared.ports.exists()
+    assert not any(Path(f"/proc/{broker['pid']}").exists() for broker in brokers)
+    assert not list(shared.stores.glob("*/abort"))
+
+
+def test_all_are_at_the_name_server_in_the_first(with_name_server: Host) -> None:
+    names = {each["name"] for each in with_name_server.brokers()}
+    address = f"127.0.0.1:{with_name_server.name_server_port}"
+
+    async def known() -> set[str]:
+        client = RemotingClient()
+        try:
+            answer = await client.invoke(address, Command(RequestCode.GET_BROKER_CLUSTER_INFO), 10)
+            return set(ClusterInfo.decode(answer.body).broker_addr_table)
+        finally:
+            await client.close()
+
+    wait_until(lambda: asyncio.run(known()) == names)
+
+
+def open_files(pid: int) -> set[str]:
+    """What its descriptors are of; nothing of a process that has ended."""
+    found = set()
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        for each in Path(f"/proc/{pid}/fd").iterdir():
+            found.add(os.readlink(each))
+    return found
+
+
+def test_brokers_that_got_the_signal_already_are_let_end(with_name_server: Host) -> None:
+    """As in a control group, of a host so busy that the supervisor looks late."""
+    host = with_name_server
+    first, second = host.brokers()
+    with RawPeer(f"127.0.0.1:{first['grpc']}") as peer:  # the broker waits for its call
+        method = "/apache.rocketmq.v2.MessagingService/Telemetry"
+        peer.send(peer.request(1, method, None, ("x-mq-client-id", "c")))
+        host.process.send_signal(signal.SIGSTOP)
+        for each in (first, second, {"pid": host.process.pid}):
+            os.kill(each["pid"], signal.SIGTERM)
+        peer.until(lambda each: each.kind == GOAWAY, 60)
+        wait_until(lambda: not Path(f"/proc/{second['pid']}/fd/0").exists())  # a zombie at most
+        assert Path(f"/proc/{first['pid']}").exists()
+        told = os.readlink(f"/proc/{first['pid']}/fd/0")
+        host.process.send_signal(signal.SIGCONT)
+        # the supervisor has told all to end, and waits for the first
+        wait_until(lambda: told not in open_files(host.process.pid))
+    assert host.process.wait(LIMIT_S) == 0
+    assert "second signal" not in host.log.read_text()
+    assert not list(host.stores.glob("*/abort"))

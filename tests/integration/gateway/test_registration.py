@@ -33,10 +33,8 @@ from broker_gateway.transport.remoting.connection import Connection, Processors
 from broker_gateway.transport.remoting.server import RemotingServer
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
-from lakebroker_testing import prestarted
 from lakebroker_testing.client import Client
 from lakebroker_testing.gateway import Gateway, NameServer
-from lakebroker_testing.ports import free_ports
 from tests.support.brokers.clusters import routes
 from tests.support.brokers.running import running
 from tests.support.waiting import LIMIT_S, until, wait_until
@@ -452,31 +450,6 @@ def test_brokers_that_are_no_lakebrokers_and_one_that_lies(tmp_path: Path, name_
         wait_until(lambda: gateway.log.read_text().count("left out of routes") == 2)
     # both left with their connections, and the gateway with its own
     wait_until(lambda: not brokers(name_server.address))
-
-
-def test_several_processes_with_a_name_server_in_the_first(tmp_path: Path) -> None:
-    (port,) = free_ports(1)
-    settings = {
-        "storePathRootDir": str(tmp_path / "stores"),
-        "grpcServerPort": "0",
-        "grpcBindAddress": "127.0.0.1",
-        "brokerIP1": "127.0.0.1",
-        "listenPort": "0",
-        "metricsPromExporterPort": "0",
-        "mappedFileSizeCommitLog": str(16 << 20),
-        "lakeNamesrvListenPort": str(port),
-        "lakePortFile": str(tmp_path / "ports.json"),
-    }
-    given = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
-    with (tmp_path / "log").open("wb") as log:
-        words = ("gateway", "--processes", "2", "--with-namesrv", *given)
-        process = prestarted.start(*words, stdout=log, stderr=log)
-    try:
-        wait_until((tmp_path / "ports.json").exists)
-        wait_until(lambda: brokers(f"127.0.0.1:{port}").keys() == {"broker-a-0", "broker-a-1"})
-    finally:
-        process.terminate()
-        assert process.wait(LIMIT_S) == 0
 
 
 def test_two_brokers_of_one_name_are_told(tmp_path: Path, name_server: NameServer) -> None:

@@ -1,13 +1,15 @@
-"""How signals stop a gateway: those that come together are one, a later one ends it at once."""
+"""What stops a gateway: signals, of which those that come together are one and a later one ends it at once; the end of its input."""
 
 from __future__ import annotations
 
+import os
 import signal
 from pathlib import Path
 
 import pytest
 
 from lakebroker_testing.gateway import Gateway
+from lakebroker_testing.prestarted import start
 from tests.support.peers.raw_http2 import GOAWAY, RawPeer
 from tests.support.waiting import LIMIT_S, wait_until
 
@@ -39,3 +41,28 @@ def test_a_later_signal_ends_it_at_once_and_says_so(tmp_path: Path) -> None:
         wait_until(ended)
         assert gateway.process.returncode == 1
     assert "a second signal" in gateway.log.read_text().splitlines()[-1]
+
+
+def test_the_end_of_its_input_stops_it(tmp_path: Path) -> None:
+    """As when the supervisor at its other end is killed."""
+    ports = tmp_path / "ports.json"
+    options = {
+        "storePathRootDir": str(tmp_path / "store"),
+        "lakeStopAtEndOfInput": "true",
+        "lakePortFile": str(ports),
+        "mappedFileSizeCommitLog": str(16 << 20),
+        "brokerIP1": "127.0.0.1",
+        **dict.fromkeys(("grpcServerPort", "listenPort", "metricsPromExporterPort"), "0"),
+    }
+    given = [part for name, value in options.items() for part in ("--set", f"{name}={value}")]
+    theirs, ours = os.pipe()
+    with (tmp_path / "log").open("wb") as log:
+        process = start("gateway", *given, stdin=theirs, stdout=log, stderr=log)
+    os.close(theirs)
+    try:
+        wait_until(ports.exists)
+        os.close(ours)
+        assert process.wait(LIMIT_S) == 0
+    finally:
+        process.kill()
+    assert not (tmp_path / "store" / "abort").exists()

@@ -12,6 +12,7 @@ from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_testing.client import Client
 from lakebroker_testing.gateway import Gateway, NameServer
+from lakebroker_testing.ports import free_ports
 from lakebroker_testing.prestarted import start
 from tests.support.waiting import wait_until
 
@@ -49,9 +50,9 @@ def place(name: str) -> tuple[str, int]:
 
 
 class Host:
-    """Two brokers under a supervisor."""
+    """Two brokers under a supervisor, with a name server in the first where that is asked for."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, with_name_server: bool = False) -> None:
         self.ports = folder / "ports.json"
         self.log = folder / "log"
         settings = {
@@ -67,11 +68,15 @@ class Host:
             "lakePortFile": str(self.ports),
             "grpcClientConsumerMinLongPollingTimeoutMillis": "100",
         }
+        self.name_server_port = 0
+        words = ["gateway", "--processes", "2"]
+        if with_name_server:
+            (self.name_server_port,) = free_ports(1)
+            settings["lakeNamesrvListenPort"] = str(self.name_server_port)
+            words.append("--with-namesrv")
         given = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
         with self.log.open("wb") as log:
-            self.process = start(
-                "gateway", "--processes", "2", *given, stdout=log, stderr=log, start_new_session=True
-            )
+            self.process = start(*words, *given, stdout=log, stderr=log, start_new_session=True)
         wait_until(self.ports.exists, self.log.read_text)
         self.stores = folder / "stores"
 

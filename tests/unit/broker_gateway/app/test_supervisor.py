@@ -1,11 +1,14 @@
-"""What each of several brokers of one host is given."""
+"""What each of several brokers of one host is given, and what becomes of all when one does not start or does not end."""
 
 from __future__ import annotations
 
+import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from broker_gateway.app.supervisor import _Child, _Supervisor, child_options
 from broker_gateway.config.gateway import load_config
@@ -48,3 +51,43 @@ def test_a_broker_that_does_not_serve_yet_is_stopped_by_the_end_of_its_input_alo
     assert child.process is not None
     assert supervisor._end() == 0
     assert child.process.returncode == 0
+
+
+@pytest.fixture
+def _own_signals() -> Iterator[None]:
+    """A supervisor takes those that stop it."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def shell(folder: Path, name: str, script: str) -> _Child:
+    return _Child(name, ["sh", "-c", script], folder / f"{name}.json")
+
+
+@pytest.mark.usefixtures("_own_signals")
+def test_a_broker_that_cannot_start_stops_all(tmp_path: Path) -> None:
+    other = shell(tmp_path, "other", "exec cat")
+    peers = tmp_path / "processes" / "peers.json"
+    peers.parent.mkdir()
+    supervisor = _Supervisor([other, shell(tmp_path, "bad", "exit 253")], peers, tmp_path / "ports.json", 30)
+    with capture_logs() as logs:
+        assert supervisor.run() == 253
+    assert other.process is not None
+    assert other.process.returncode == 0
+    assert [(each["broker"], each["status"]) for each in logs] == [("bad", 253)]
+    assert list(tmp_path.iterdir()) == [], "a single broker may begin there"
+
+
+@pytest.mark.usefixtures("_own_signals")
+def test_a_broker_that_does_not_end_is_killed_at_a_second_signal(tmp_path: Path) -> None:
+    """The first comes when it starts, the second when it was told to end."""
+    stays = "kill -TERM $PPID; cat; while sleep 0.1; do kill -TERM $PPID; done"
+    children = [shell(tmp_path, "stays", stays), shell(tmp_path, "ends", "exec cat")]
+    with capture_logs() as logs:
+        ended = _Supervisor(children, tmp_path / "peers.json", None, 600).run()
+    assert ended == 128 + signal.SIGKILL
+    assert children[1].process is not None
+    assert children[1].process.returncode == 0
+    assert [each["brokers"] for each in logs] == [["stays"]]
