@@ -3,7 +3,6 @@ messages has run out, by a plain look at each row."""
 
 from __future__ import annotations
 
-import shutil
 from collections import Counter
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
@@ -16,6 +15,7 @@ from lakebroker_testing.logs import LogWriter
 from structured_streaming.commit.delta_commit import DeltaCommitSink
 from structured_streaming.staging.wanted import EVERYTHING, Wanted
 from tests.support.lakes import checks
+from tests.support.lakes.copies import copy_folder
 from tests.support.lakes.maintained import reput
 
 BEGIN = datetime(2026, 1, 1, 6, tzinfo=UTC)
@@ -69,8 +69,8 @@ class AgedLake:
         """Another one that goes on from here."""
         made = type(self)(folder, self._a_day)
         made.days, made._number, made._now = self.days, self._number, self._now
-        shutil.copytree(self.store, made.store)
-        shutil.copytree(self.lake, made.lake)
+        copy_folder(self.store, made.store)
+        copy_folder(self.lake, made.lake)
         return made
 
     def sink(self) -> DeltaCommitSink:

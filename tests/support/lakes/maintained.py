@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import shutil
 from copy import copy
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from structured_streaming.staging.stage import stage
 from structured_streaming.staging.wanted import EVERYTHING, Wanted
 from structured_streaming.tables import TABLES
 from tests.support.lakes import checks
+from tests.support.lakes.copies import copy_folder
 from tests.support.lakes.empty import empty_lake
 
 
@@ -47,8 +47,8 @@ class ReputLake:
         """One in another folder that begins with what this one has."""
         made = copy(self)
         made.store, made.lake = folder / "store", folder / "lake"
-        shutil.copytree(self.store, made.store)
-        shutil.copytree(self.lake, made.lake)
+        copy_folder(self.store, made.store)
+        copy_folder(self.lake, made.lake)
         made.location = str(made.lake)
         made.reader, made.sink = LogReader(made.store), DeltaCommitSink(made.location)
         return made

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import shutil
 import zlib
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
@@ -38,6 +37,7 @@ from structured_streaming.storage.location import lake_folder
 from structured_streaming.tables import DATA_TABLES, TABLES
 from structured_streaming.typed.declaration import JSON, Declaration, Schema
 from tests.support.lakes import checks
+from tests.support.lakes.copies import copy_folder
 from tests.support.lakes.maintained import reput
 
 TOPIC, TYPED = "people", "typed_people"
@@ -68,7 +68,7 @@ class MarkedLake:
         made = MarkedLake(folder, self.marker)
         made.number, made.typed = self.number, self.typed
         for source, target in ((self.store, made.store), (self.lake, made.lake)):
-            shutil.copytree(source, target)
+            copy_folder(source, target)
         made.remember()
         return made
 

@@ -34,6 +34,7 @@ from structured_streaming.staging.wanted import Wanted
 from structured_streaming.storage.local import LocalFolder
 from structured_streaming.tables import TABLES
 from structured_streaming.typed.declaration import FILLING, JSON, STOPPED, Declaration, Schema
+from tests.support.lakes.copies import copy_folder
 from tests.support.lakes.empty import empty_lake
 from tests.support.lakes.iceberg_readers import by_duckdb, by_pyiceberg, opened
 
@@ -75,8 +76,8 @@ class Store:
         """One in another folder that begins with what this one has."""
         made = copy(self)
         made.folder, made.lake = folder / "store", folder / "lake"
-        shutil.copytree(self.folder, made.folder)
-        shutil.copytree(self.lake, made.lake)
+        copy_folder(self.folder, made.folder)
+        copy_folder(self.lake, made.lake)
         return made
 
     def batch(self, *typed: Declaration) -> None:
