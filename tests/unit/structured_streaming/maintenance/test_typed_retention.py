@@ -42,7 +42,7 @@ ORDERS, OTHER = (
     Declaration(topic, f"typed_{topic}", JSON, (Schema(1, json.dumps(SCHEMA)),))
     for topic in ("orders", "other")
 )
-DAYS = 8
+DAYS = 6
 Places = Counter[tuple[Any, ...]]
 
 
@@ -122,7 +122,7 @@ def test_only_files_with_old_rows_are_touched_and_a_second_round_commits_nothing
     lake.keep("orders=3d")
     report = lake.expire()["typed_orders"].retention
     assert lake.files("typed_orders") < before["orders"], "each day has a file of its own"
-    assert (report.dropped.files, report.rewritten.files) == (5, 0)
+    assert (report.dropped.files, report.rewritten.files) == (DAYS - 3, 0)
     assert lake.files("typed_other") == before["other"]
     DeltaTable(str(lake.lake / "typed_orders")).optimize.compact()
     lake.days += 1
@@ -141,7 +141,7 @@ def test_rows_of_a_fill_that_read_messages_before_they_went_go_with_the_next_rou
     left = keys(lake.typed("orders"))
     table = DeltaTable(str(lake.lake / "typed_orders"))
     write_deltalake(table, old.filter(pc.less(old["store_timestamp"], lake.bound(5))), mode="append")
-    assert lake.expire()["typed_orders"].retention.rows == 15
+    assert lake.expire()["typed_orders"].retention.rows == 5 * (DAYS - 5)
     assert keys(lake.typed("orders")) == left
 
 
@@ -219,7 +219,7 @@ def test_a_damaged_typed_table_holds_its_topic_and_no_other(
     lake.keep("*=3d")
     names = ("consume_queue", "message_index", "messages")
     before = {name: keys(lake.rows(name), "orders") for name in names}
-    for _ in range(2):  # what is held is looked for again in each round
+    for _ in range(2 if damage is torn_file else 1):  # what is held is looked for again in each round
         with damage(lake.lake / "typed_orders") as named:
             dry = {each.table: each for each in expire(LocalFolder(lake.lake), lake.now, dry=True)}
             reports = {each.table: each for each in expire(LocalFolder(lake.lake), lake.now)}
