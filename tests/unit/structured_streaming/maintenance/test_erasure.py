@@ -196,7 +196,7 @@ def test_the_reput_commits_at_every_instant_and_no_batch_is_lost(
             nonlocal steps, within
             if not within:
                 within = True
-                if steps % rounds(31, 12) == 0:
+                if steps % rounds(61, 12) == 0:
                     lake.write_others()
                 steps += 1
                 within = False
@@ -265,7 +265,7 @@ def test_killed_at_any_step_the_next_round_goes_on(
     dying = DyingCalls(monkeypatch, when, STEPS)
     crashes = 0
     for step in range(1, 1000):
-        if not dying.kill(5 * step, lambda: purge(lake.folder, lake_mirror(lake.folder, None))):
+        if not dying.kill(rounds(11, 5) * step, lambda: purge(lake.folder, lake_mirror(lake.folder, None))):
             break
         crashes += 1
         there = {
@@ -276,7 +276,7 @@ def test_killed_at_any_step_the_next_round_goes_on(
         assert {
             tuple(row[name] for name in ("broker", "log_id", "physical_offset")) for row in index
         } <= there
-    assert crashes > 10
+    assert crashes > 5
     monkeypatch.undo()
     run(lake)
     assert lake.found() == []
