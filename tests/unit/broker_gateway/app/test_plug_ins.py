@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -36,7 +37,9 @@ def test_an_extension_that_cannot_be_loaded_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str, message: str
 ) -> None:
     install(tmp_path, "example_bad", BAD, {"lakebroker.interceptors": {"bad": value}})
-    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(
+        sys, "path", [str(tmp_path), *sys.path]
+    )  # syspath_prepend has setuptools look at all packages
     with pytest.raises(HostError, match=re.escape(f"the extension bad ({value})")) as refused:
         load_extensions(load_config(None, {}, {})[0])
     assert message in str(refused.value)

@@ -95,7 +95,7 @@ def small_heap(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(due_table, "HEAP_ENTRIES", 16)
 
 
-TableMachine.TestCase.settings = settings(max_examples=rounds(30, 600), stateful_step_count=40, deadline=None)
+TableMachine.TestCase.settings = settings(max_examples=rounds(15, 600), stateful_step_count=40, deadline=None)
 TestTable = TableMachine.TestCase
 
 

@@ -348,7 +348,7 @@ class Model(RuleBasedStateMachine):
 
 
 TestModel = Model.TestCase
-TestModel.settings = settings(max_examples=rounds(40, 600), stateful_step_count=40, deadline=None)
+TestModel.settings = settings(max_examples=rounds(20, 600), stateful_step_count=40, deadline=None)
 
 
 def test_who_was_turned_away_is_told_once_of_room() -> None:

@@ -21,6 +21,7 @@ from broker_gateway.journal.resources import group_deleted
 from broker_gateway.journal.snapshot import SnapshotPace
 from broker_gateway.metadata.catalog import Group, Topic
 from lakebroker_pb.lakebroker.journal.v1 import journal_pb2 as pb
+from tests.suite.evidence import rounds
 from tests.support.brokers.journaled import Journaled, no_room, opened, parts
 
 KEYS = [QueueKey(group, topic, queue) for group in "gh" for topic in "tu" for queue in range(2)]
@@ -63,7 +64,7 @@ def small_parts() -> Iterator[None]:
     ]
 )
 @example([("fly", KEYS[0], 3), ("fail", KEYS[0], 0), ("tick", KEYS[0], 0), ("fly", KEYS[1], 1)])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=rounds(25, 60), deadline=None)
 def test_a_replay_finds_things_as_they_are(steps: list[tuple[str, QueueKey, int]]) -> None:
     with tempfile.TemporaryDirectory() as folder, small_parts(), opened(Path(folder)) as journaled:
         for step in steps:

@@ -162,7 +162,7 @@ def test_shown_records() -> None:
     assert shown_record(torn) == torn
 
 
-@settings(max_examples=rounds(100, 300), deadline=None)
+@settings(max_examples=rounds(50, 300), deadline=None)
 @given(
     parts=st.lists(
         st.sampled_from(

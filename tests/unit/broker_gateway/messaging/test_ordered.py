@@ -348,4 +348,4 @@ class OrderedMachine(RuleBasedStateMachine):
 
 
 TestOrderedMachine = OrderedMachine.TestCase
-TestOrderedMachine.settings = settings(max_examples=rounds(10, 400), stateful_step_count=30, deadline=None)
+TestOrderedMachine.settings = settings(max_examples=rounds(5, 400), stateful_step_count=30, deadline=None)

@@ -85,7 +85,7 @@ def test_a_client_that_is_silent_keeps_nothing(broker: InProcessBroker) -> None:
     connected(broker)
     broker.send("t", b"1")
     broker.receive("t", "g", auto_renew=True)
-    broker.advance(200)
+    broker.jump(200)
     assert statuses(broker) == [Status.READY]
 
 
@@ -104,7 +104,7 @@ def stay(broker: InProcessBroker, seconds: int) -> None:
     while seconds > 0:
         session = connected(broker)
         broker.do(partial(broker.broker.clients.touch, session))
-        broker.advance(min(30, seconds))
+        broker.jump(min(30, seconds))
         seconds -= 30
 
 

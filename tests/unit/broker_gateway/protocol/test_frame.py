@@ -68,7 +68,7 @@ def test_a_changed_byte_gives_a_command_or_a_protocol_error(command: Command, da
             pass
 
 
-@settings(max_examples=rounds(100, 300))
+@settings(max_examples=rounds(40, 300))
 @given(st.binary(max_size=300), st.sampled_from(list(SerializeType)))
 def test_any_header_gives_a_command_or_a_protocol_error(header: bytes, kind: SerializeType) -> None:
     decoder = Decoder()

@@ -79,7 +79,7 @@ def plainly(data: bytes, number: int = 0, topic: str = "ns%topic", invisible_ms:
     return Delivered(response, stored.message_id, stored.body_length)
 
 
-@settings(max_examples=rounds(100, 300), deadline=None)
+@settings(max_examples=rounds(50, 300), deadline=None)
 @given(
     properties=USUAL,
     body=st.binary(max_size=300),
@@ -115,7 +115,7 @@ def test_same_as_the_plain_path(
     assert found == plain
 
 
-@settings(max_examples=rounds(100, 300), deadline=None)
+@settings(max_examples=rounds(50, 300), deadline=None)
 @given(
     properties=ODD,
     hosts=st.sampled_from([("10.0.0.1", "10.0.0.2"), ("::1", "10.0.0.2"), ("10.0.0.1", "::1")]),
@@ -128,7 +128,7 @@ def test_any_record_is_the_same_or_left_to_the_plain_path(
         assert found == plainly(data)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=rounds(50, 100), deadline=None)
 @given(seed=st.integers(0, 1 << 32))
 def test_damaged_records(columns: ReceiveColumns, seed: int) -> None:
     chance = random.Random(seed)

@@ -134,7 +134,7 @@ messages = st.builds(
 )
 
 
-@settings(max_examples=rounds(100, 400), deadline=None)
+@settings(max_examples=rounds(50, 400), deadline=None)
 @given(
     asked=st.builds(rpc.SendMessageRequest, messages=st.lists(messages, max_size=3)),
     peer=st.sampled_from(PEERS),
@@ -144,7 +144,7 @@ def test_same_records(asked: rpc.SendMessageRequest, peer: Peer, columns: SendCo
     assert_same(asked.SerializeToString(), peer, columns)
 
 
-@settings(max_examples=rounds(100, 400), deadline=None)
+@settings(max_examples=rounds(50, 400), deadline=None)
 @given(
     asked=st.builds(rpc.SendMessageRequest, messages=st.lists(messages, min_size=1, max_size=2)),
     seed=st.integers(0, 1 << 32),

@@ -93,7 +93,7 @@ def test_acked_with_ids_and_handles_of_one_length(
     assert shortcuts.acked(entries, [outcome] * len(entries)) == plain.SerializeToString()
 
 
-@settings(max_examples=rounds(100, 300), deadline=None)
+@settings(max_examples=rounds(50, 300), deadline=None)
 @given(
     topic=NAMES,
     body=st.binary(max_size=300),

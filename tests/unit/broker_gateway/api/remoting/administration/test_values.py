@@ -203,7 +203,7 @@ def test_statistics_of_what_came_later() -> None:
 
 def test_statistics_of_a_day_take_little_memory() -> None:
     """7 copies of a minute, 7 of an hour, 25 of a day: 8 bytes a number, nothing for what stands still."""
-    topics = 1000
+    topics = 200
     metrics = Metrics()
 
     def send() -> None:
