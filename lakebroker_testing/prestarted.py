@@ -2,7 +2,7 @@
 
 Imports and compiled code are nearly all of a gateway's start: 1.4 CPU seconds, of which a fork needs 0.1. Within `prestarted()` the
 processes of `lakebroker_testing.gateway`, `start` and `run` are such forks; without it each is a fresh Python. A fork has its own
-process id, environment, folder and open files, takes signals and is killed as any process is, and ends with this process.
+process id, environment with PYTHONPATH, folder and open files, takes signals and is killed as any process is, and ends with this one.
 """
 
 from __future__ import annotations
@@ -97,6 +97,7 @@ class _Server:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._environment = dict(os.environ)  # of before any test: forks find no packages of one's
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
 
@@ -126,6 +127,7 @@ class _Server:
                     pass_fds=[theirs.fileno()],
                     stdin=subprocess.DEVNULL,
                     cwd=ROOT,
+                    env=self._environment,
                 )
         return self._socket
 
@@ -308,6 +310,8 @@ def _become(request: Mapping[str, Any], descriptors: list[int], others: list[int
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["env"])
+    found = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    sys.path[:0] = [each for each in found if each not in sys.path]
     time.tzset()
 
 

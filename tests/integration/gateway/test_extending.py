@@ -15,7 +15,7 @@ from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_testing.client import OPTIONS, Client
 from lakebroker_testing.gateway import ROOT, Gateway, ProcessError
 from tests.integration.gateway.test_remoting import ask
-from tests.support.packages.installed import finding, install
+from tests.support.packages.installed import found_by_processes, install
 from tests.support.waiting import wait_until
 
 _MORE = '''
@@ -60,9 +60,10 @@ class Sink:
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Path:
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "site"
     folder.mkdir()
+    found_by_processes(folder, monkeypatch)
     return folder
 
 
@@ -79,7 +80,7 @@ def test_the_documented_example(tmp_path: Path, site: Path) -> None:
     project = tomllib.loads(next(text for kind, text in blocks if kind == "toml"))["project"]
     code = next(text for kind, text in blocks if kind == "python")
     install(site, "example_guard", code, project["entry-points"])
-    with Gateway(tmp_path, wrapper=finding(site), **OPTIONS) as gateway:
+    with Gateway(tmp_path, **OPTIONS) as gateway:
         client = Client(gateway.address)
         refused = client.send("t", b"a secret").status
         assert (refused.code, refused.message) == (pb.FORBIDDEN, "broker-a takes no secrets")
@@ -110,7 +111,7 @@ def test_authenticators_interceptors_and_sinks(tmp_path: Path, site: Path, seen:
             "lakebroker.metrics_sinks": {"file": "example_more:Sink"},
         },
     )
-    with Gateway(tmp_path, wrapper=finding(site), **OPTIONS, lakeMetricsSinkInterval="200") as gateway:
+    with Gateway(tmp_path, **OPTIONS, lakeMetricsSinkInterval="200") as gateway:
         client = Client(gateway.address)
         with pytest.raises(grpc.RpcError, match="say the word") as error:
             client.send("t", b"x")
@@ -153,7 +154,7 @@ def test_remoting_requests_are_seen_and_refused_too(tmp_path: Path, site: Path, 
         "topicFilterType": "SINGLE_TAG",
     }
     put, word = {**topic, "order": "false"}, {"x-word": "please"}
-    with Gateway(tmp_path, wrapper=finding(site), **OPTIONS) as gateway:
+    with Gateway(tmp_path, **OPTIONS) as gateway:
         for code, fields in (
             (RequestCode.UPDATE_AND_CREATE_TOPIC, put),
             (RequestCode.GET_BROKER_CONFIG, {}),
@@ -186,7 +187,7 @@ def test_a_sink_that_never_returns_does_not_hold_up_the_stop(tmp_path: Path, sit
         "    def publish(self, metrics):\n        print('stuck', flush=True)\n        threading.Event().wait()\n"
     )
     install(site, "example_stuck", code, {"lakebroker.metrics_sinks": {"stuck": "example_stuck:Stuck"}})
-    with Gateway(tmp_path, wrapper=finding(site), lakeMetricsSinkInterval="100") as gateway:
+    with Gateway(tmp_path, lakeMetricsSinkInterval="100") as gateway:
         wait_until(lambda: "stuck\n" in gateway.log.read_text())
         assert gateway.terminate() == 0
     assert gateway.log.read_text().count("stuck\n") == 1, "its next tick comes after its last"
@@ -194,7 +195,7 @@ def test_a_sink_that_never_returns_does_not_hold_up_the_stop(tmp_path: Path, sit
 
 def test_an_extension_that_cannot_be_loaded_ends_the_start(tmp_path: Path, site: Path) -> None:
     install(site, "example_none", "", {"lakebroker.interceptors": {"bad": "example_none:x"}})
-    gateway = Gateway(tmp_path, wrapper=finding(site))
+    gateway = Gateway(tmp_path)
     with pytest.raises(ProcessError, match=re.escape("the extension bad (example_none:x)")):
         gateway.start()
     assert gateway.process is not None

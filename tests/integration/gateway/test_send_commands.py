@@ -18,7 +18,7 @@ from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_testing.client import OPTIONS, Client
 from lakebroker_testing.gateway import Gateway
-from tests.support.packages.installed import finding, install
+from tests.support.packages.installed import found_by_processes, install
 from tests.support.waiting import wait_until
 
 TYPES = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY", "LITE")
@@ -249,10 +249,11 @@ def test_what_the_gateway_refuses_is_said(
     assert why in said(gateway, "send", topic, "x", *options, status=1)
 
 
-def test_a_half_that_cannot_be_ended_is_said(tmp_path: Path) -> None:
+def test_a_half_that_cannot_be_ended_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     site = tmp_path / "site"
     install(site, "no_ends", _RULES, {"lakebroker.interceptors": {"ends": "no_ends:NoEnds"}})
-    with Gateway(tmp_path / "gateway", wrapper=finding(site), **OPTIONS) as gateway:
+    found_by_processes(site, monkeypatch)
+    with Gateway(tmp_path / "gateway", **OPTIONS) as gateway:
         run(gateway, "topic", "create", "transaction", "--type", "TRANSACTION")
         told = said(gateway, "send", "transaction", "x", "--transaction", "commit", status=1)
     assert "transactions stay open" in told

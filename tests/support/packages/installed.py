@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
+
 
 def install(folder: Path, name: str, code: str, points: dict[str, dict[str, str]]) -> None:
     """A module, and a dist-info with entry points by group."""
@@ -20,7 +22,6 @@ def install(folder: Path, name: str, code: str, points: dict[str, dict[str, str]
     (info / "entry_points.txt").write_text("\n".join(lines) + "\n")
 
 
-def finding(folder: Path) -> list[str]:
-    """What goes before a command, so that its interpreter finds packages in the folder."""
-    found = os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH"))))
-    return ["env", f"PYTHONPATH={found}"]
+def found_by_processes(folder: Path, patched: pytest.MonkeyPatch) -> None:
+    """Processes that are started from now on find packages in the folder."""
+    patched.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
