@@ -29,7 +29,7 @@ from tests.support.lakes.checks import assert_exact
 from tests.support.lakes.dying_calls import DyingCalls
 
 DAY = timedelta(days=1)
-DAYS = 8
+DAYS = 5
 LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -69,10 +69,10 @@ def test_what_is_older_than_its_topics_rule_goes_and_nothing_else(lake: AgedLake
     others = {
         name: lake.rows(name) for name in ("consumer_offsets", "delivery_events", "topics", "reput_progress")
     }
-    keep(lake, "orders=3d,audit-*=forever,*=7d")
+    keep(lake, "orders=2d,audit-*=forever,*=4d")
     reports = run(lake)
     now = lake.now
-    bounds = {"orders": whole_days_ago(now, 3), "*": whole_days_ago(now, 7), "audit-logins": LONG_AGO}
+    bounds = {"orders": whole_days_ago(now, 2), "*": whole_days_ago(now, 4), "audit-logins": LONG_AGO}
     left = left_of(before, bounds)
     assert places(lake.all_rows()) == left
     assert 0 < left["messages"].total() < len(before["messages"])
@@ -90,13 +90,13 @@ def test_what_is_older_than_its_topics_rule_goes_and_nothing_else(lake: AgedLake
 
 def test_files_that_hold_nothing_old_stay_as_they_are_and_whole_ones_are_dropped(lake: AgedLake) -> None:
     before = {table: lake.files(table) for table in WITH_MESSAGES}
-    keep(lake, "*=5d")
+    keep(lake, "*=3d")
     reports = run(lake)
-    bound = whole_days_ago(lake.now, 5)
+    bound = whole_days_ago(lake.now, 3)
     for table in ("message_index", "messages"):
         stated = Snapshot(LocalFolder(lake.lake / table)).files.values()
         assert lake.files(table) < before[table], "a file was written, and each day has files of its own"
-        assert len(stated) == len(before[table]) * 5 // DAYS
+        assert len(stated) == len(before[table]) * 3 // DAYS
         assert all(
             datetime.fromisoformat(file.statistics["minValues"]["store_timestamp"]) >= bound
             for file in stated
@@ -108,7 +108,7 @@ def test_files_that_hold_nothing_old_stay_as_they_are_and_whole_ones_are_dropped
 def test_a_second_round_commits_nothing_and_opens_nothing(
     lake: AgedLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    keep(lake, "orders=3d,*=7d")
+    keep(lake, "orders=2d,*=4d")
     run(lake)
     run(lake)  # files that the first one wrote are as young as that
     versions = {table: lake.version(table) for table in (*WITH_MESSAGES, "upkeep")}
@@ -127,11 +127,11 @@ def test_a_second_round_commits_nothing_and_opens_nothing(
 
 
 def test_a_dry_run_says_what_would_go_and_changes_nothing(lake: AgedLake) -> None:
-    keep(lake, "orders=3d,*=7d")
+    keep(lake, "orders=2d,*=4d")
     versions = {table: lake.version(table) for table in (*WITH_MESSAGES, "upkeep")}
     said = run(lake, dry=True)
     assert {table: lake.version(table) for table in versions} == versions
-    bound = whole_days_ago(lake.now, 3)
+    bound = whole_days_ago(lake.now, 2)
     sizes = [
         each["size"]
         for each in lake.rows("messages")
@@ -222,14 +222,14 @@ def test_a_queue_that_goes_on_gives_its_former_last_row_away(lake: AgedLake) -> 
 
 
 def test_rules_that_change_count_from_then_on(lake: AgedLake) -> None:
-    keep(lake, "orders=6d")
+    keep(lake, "orders=4d")
     run(lake)
-    keep(lake, "orders=2d,other=4d")
+    keep(lake, "orders=2d,other=3d")
     before = lake.all_rows()
     run(lake)
     now = lake.now
     assert places(lake.all_rows()) == left_of(
-        before, {"orders": whole_days_ago(now, 2), "other": whole_days_ago(now, 4)}
+        before, {"orders": whole_days_ago(now, 2), "other": whole_days_ago(now, 3)}
     )
     keep(lake, "")
     versions = {table: lake.version(table) for table in WITH_MESSAGES}
@@ -241,7 +241,7 @@ def test_rules_that_change_count_from_then_on(lake: AgedLake) -> None:
 def test_the_stream_commits_at_every_instant_and_keeps_its_rows(
     lake: AgedLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    keep(lake, "orders=3d,*=7d")
+    keep(lake, "orders=2d,*=4d")
     before = lake.all_rows()
     real, beside = TableLog.rewrite, set[str]()
 
@@ -256,7 +256,7 @@ def test_the_stream_commits_at_every_instant_and_keeps_its_rows(
     reports = expire(LocalFolder(lake.lake), now)
     assert [report.problems for report in reports] == [[], [], []]
     assert len(beside) == len(WITH_MESSAGES)
-    bounds = {"orders": whole_days_ago(now, 3), "*": whole_days_ago(now, 7)}
+    bounds = {"orders": whole_days_ago(now, 2), "*": whole_days_ago(now, 4)}
     old, found = left_of(before, bounds), places(lake.all_rows())
     known = places(before)
     for table in WITH_MESSAGES:
@@ -270,7 +270,7 @@ def test_the_stream_commits_at_every_instant_and_keeps_its_rows(
 def test_of_two_at_once_one_removes_a_file_and_the_next_round_the_rest(
     lake: AgedLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    keep(lake, "orders=3d,*=7d")
+    keep(lake, "orders=2d,*=4d")
     before, real, inner = lake.all_rows(), TableLog.rewrite, []
 
     def rewrite(log: TableLog, *arguments: Any, **named: Any) -> None:
@@ -282,7 +282,7 @@ def test_of_two_at_once_one_removes_a_file_and_the_next_round_the_rest(
     monkeypatch.setattr(TableLog, "rewrite", rewrite)
     outer = expire(LocalFolder(lake.lake), lake.now)
     assert "another maintenance" in outer[0].problems[0]
-    bounds = {"orders": whole_days_ago(lake.now, 3), "*": whole_days_ago(lake.now, 7)}
+    bounds = {"orders": whole_days_ago(lake.now, 2), "*": whole_days_ago(lake.now, 4)}
     assert places(lake.all_rows()) == left_of(before, bounds)
     run(lake)
     named = {table: lake.files(table) for table in WITH_MESSAGES}
@@ -334,7 +334,7 @@ def assert_pointed_to(lake: AgedLake, rows: dict[str, list[dict[str, Any]]]) -> 
 
 
 def test_a_file_that_cannot_be_read_keeps_the_tables_behind_it_from_their_turn(lake: AgedLake) -> None:
-    keep(lake, "*=7d")
+    keep(lake, "*=4d")
     torn = min((lake.lake / "message_index").glob("*.parquet"), key=lambda path: path.stat().st_mtime)
     content = torn.read_bytes()
     torn.write_bytes(content[:-100])
