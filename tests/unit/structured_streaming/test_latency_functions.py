@@ -52,9 +52,9 @@ def embedded(folder: Path) -> Iterator[Ask]:
         yield answer
 
 
-@pytest.fixture(params=[plain, embedded], ids=["DuckDB", "engine"])
-def ask(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ask]:
-    with request.param(tmp_path / "lake") as asked:
+@pytest.fixture(scope="module", params=[plain, embedded], ids=["DuckDB", "engine"])
+def ask(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ask]:
+    with request.param(tmp_path_factory.mktemp("sketches") / "lake") as asked:
         yield asked
 
 

@@ -107,8 +107,9 @@ def test_the_machines_time_zone_changes_nothing(there: Viewed) -> None:
         asked = engines["DuckDB"]("SELECT current_setting('TimeZone') AS zone")
         assert asked.to_pylist() == [{"zone": "Asia/Tokyo"}]
         for view in VIEWS:
-            for name, ask in engines.items():
-                assert_answers(ask, view, answered[view.name], f"{view.name} in {name}")
+            assert_answers(engines["DuckDB"], view, answered[view.name], view.name)
+        embedded = engines["embedded"]("SELECT current_timestamp::VARCHAR AS now").to_pylist()
+        assert embedded[0]["now"].endswith("+00"), "its zone is none of the machine's"
 
 
 def test_the_page_about_views_is_right(engines: dict[str, Ask]) -> None:

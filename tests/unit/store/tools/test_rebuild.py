@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import struct
-import subprocess
-import sys
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ from typer.testing import CliRunner
 from broker_gateway.cli.main import app
 from lakebroker_testing import logs
 from lakebroker_testing.faults import flip_byte
+from lakebroker_testing.prestarted import run
 from store.log.record import (
     SYS_PREPARED,
     SYS_ROLLBACK,
@@ -222,13 +221,7 @@ def test_a_store_in_use_is_left_alone(tmp_path: Path) -> None:
         tmp_path, StoreOptions(broker="b", cluster="c", store_host=HOST, segment_size=1 << 20)
     )
 
-    done = subprocess.run(
-        [sys.executable, "-m", "broker_gateway.cli.main", "store", "rebuild", str(tmp_path)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    done = run("store", "rebuild", str(tmp_path), timeout=60)
     assert done.returncode == 1
     assert "Lock failed, MQ already started" in done.stderr
     assert not (tmp_path / "consumequeue").exists()

@@ -17,7 +17,7 @@ from structured_streaming.staging.stage import stage
 from tests.suite.evidence import EVIDENCE
 from tests.support.lakes.empty import empty_lake
 
-MANY = 100_000 if EVIDENCE else 20_000
+MANY = 100_000 if EVIDENCE else 6_000
 BODY = b"x" * 60
 
 
