@@ -20,11 +20,11 @@ from tests.suite.evidence import EVIDENCE, LONG
 
 ROOT = Path(__file__).parents[2]
 CORPUS = ROOT / "tests" / "fuzz" / "corpus"
-NEW_RUNS = 50
+NEW_RUNS = 20
 SECONDS = 600
 IN_MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 LEAST_INPUTS = {"scan": 50, "rows": 20}
-SHARE = {"scan": 1, "rows": 1 if EVIDENCE else 5}
+SHARE = {"scan": 1, "rows": 1 if EVIDENCE else 10}
 """One of so many inputs is taken: the rows of each are committed to a lake."""
 LEAST_EDGES = 150
 """Fewer are covered where the walk was not instrumented: then nothing leads the fuzzer."""
@@ -88,11 +88,11 @@ def test_the_corpus_holds_where_nothing_is_compiled(target: str) -> None:
 def test_a_run_from_the_corpus_finds_nothing(
     target: str, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
-    """Short, it makes a few inputs from one of ten."""
+    """Short, it makes a few inputs from one of twenty."""
     new, begin = tmp_path / "new", tmp_path / "begin"
     new.mkdir()
     begin.mkdir()
-    inputs = inputs_of(target)[:: 1 if EVIDENCE else 10 // SHARE[target]]
+    inputs = inputs_of(target)[:: 1 if EVIDENCE else 20 // SHARE[target]]
     for each in inputs:
         shutil.copy(each, begin)
     seed = random.randrange(1, 1 << 32)

@@ -108,8 +108,8 @@ def test_objects_schemas_and_the_server_are_described(served: Served, engine: Em
             assert found.types == relation.schema.types
             qualified = f'"{catalog["catalog_name"]}"."{schema["db_schema_name"]}"."{relation.name}"'
             with connection.cursor() as cursor:
-                cursor.execute(f"SELECT count(*) FROM {qualified}")
-                assert len(cursor.fetchall()) == 1
+                cursor.execute(f"SELECT * FROM {qualified} LIMIT 0")
+                assert cursor.fetch_arrow_table().schema.names == relation.schema.names
         assert not relations
         only = (
             connection.adbc_get_objects(depth="tables", table_name_filter="consumer%").read_all().to_pylist()
@@ -156,13 +156,13 @@ def test_rows_are_streamed_and_a_client_that_has_enough_ends_the_statement(engin
 
 def test_a_large_result_is_whole(served: Served) -> None:
     with served.adbc() as connection, connection.cursor() as cursor:
-        cursor.execute("SELECT i, md5(i::VARCHAR) AS text FROM range(1000000) r(i)")
+        cursor.execute("SELECT i, md5(i::VARCHAR) AS text FROM range(300000) r(i)")
         rows, total = 0, 0
         for batch in cursor.fetch_record_batch():
             assert batch["i"][0].as_py() == rows
             rows += batch.num_rows
             total += len(set(batch["text"].to_pylist()))
-        assert rows == total == 1_000_000
+        assert rows == total == 300_000
 
 
 def test_a_statement_is_cancelled(engine: EmbeddedEngine) -> None:

@@ -52,8 +52,8 @@ def test_frames_that_carry_nothing(http2: Served, flood: bytes) -> None:
 
 
 def test_updates_for_what_was_read_are_no_flood(http2: Served) -> None:
-    """A reply of 20,000 bytes through a window of one byte takes an update of stream and connection for each."""
-    size = 20_000
+    """A reply of 9,000 bytes through a window of one byte takes an update of stream and connection for each."""
+    size = 9_000
     with RawPeer(http2.address, setting(4, 1)) as peer:
         message = b"\x0a" + _varint(size) + b"w" * size
         peer.send(peer.request(1, SERVICE + "Unary", None) + _data(1, message))

@@ -26,6 +26,7 @@ from lakebroker_pb.lakebroker.admin.v1 import admin_pb2
 from lakebroker_testing.client import SERVICE, Client
 from lakebroker_testing.messages import message as made
 from lakebroker_testing.messages import send_request
+from tests.suite.evidence import rounds
 from tests.support.brokers.telemetry_client import producer_settings
 
 MAX_ATTEMPTS = 4
@@ -40,6 +41,8 @@ OPTIONS = {
     "lakeJournalSnapshotBytes": "131072",
     "flushDiskType": "ASYNC_FLUSH",
 }
+LATEST_MS = rounds(3000, 8000)
+"""Of a delay."""
 _INVISIBLE_MS = 1000
 _RATE = 12.0
 """Calls a second of a producer, about."""
@@ -96,7 +99,7 @@ class Kind(NamedTuple):
 
 
 def _later(rng: random.Random) -> dict[str, Any]:
-    return {"delivery_timestamp": timestamp(int(time.time() * 1000) + rng.randrange(200, 8000))}
+    return {"delivery_timestamp": timestamp(int(time.time() * 1000) + rng.randrange(200, LATEST_MS))}
 
 
 KINDS = (
