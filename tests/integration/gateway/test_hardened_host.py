@@ -11,13 +11,23 @@ from pathlib import Path
 import pytest
 
 from lakebroker_testing.client import OPTIONS, Client
-from lakebroker_testing.gateway import ROOT, Gateway, command
+from lakebroker_testing.gateway import ROOT, Gateway
 from store.kernels.code_folders import CODE_FOLDERS, STORE_FOLDER
 from tests.suite.evidence import LONG, rounds
 
 CRASHES = rounds(1, 2)
 
 _ALL_READ_ONLY = 'mount --bind "$0" "$0" && mount -o remount,ro,bind / && exec "$@"'
+COMMANDS = """
+import sys
+from typer.testing import CliRunner
+from broker_gateway.cli.main import app
+for words in ("inspect --json", "verify --json", "rebuild"):
+    command, *options = words.split()
+    done = CliRunner().invoke(app, ["store", command, sys.argv[1], *options])
+    assert done.exit_code == 0, done.output
+    print(done.stdout if command == "inspect" else "")
+"""
 READ_BY_PATH = """
 import sys
 from structured_streaming.source.data_source import LakebrokerDataSource
@@ -87,11 +97,8 @@ def test_every_start_succeeds_and_every_command_scans(tmp_path: Path, kept: bool
     for path in (gateway.store, *gateway.store.rglob("*")):
         assert path.stat().st_mode & 0o077 == 0, path
 
-    seen = run(tmp_path, *command("store", "inspect", str(gateway.store), "--json"))
+    seen = run(tmp_path, sys.executable, "-c", COMMANDS, str(gateway.store))
     assert seen.returncode == 0, seen.stderr
     assert json.loads(seen.stdout)["topics"]["t"]["records"] == CRASHES
-    for arguments in (("verify", "--json"), ("rebuild",)):
-        done = run(tmp_path, *command("store", arguments[0], str(gateway.store), *arguments[1:]))
-        assert done.returncode == 0, done.stderr
     read = run(tmp_path, sys.executable, "-c", READ_BY_PATH, str(gateway.store))
     assert [int(line) >= CRASHES for line in read.stdout.split()] == [True, True], read.stderr

@@ -26,23 +26,36 @@ from tests.support.waiting import LIMIT_S, wait_until
 
 
 class Cluster:
-    """Three brokers with the topic `chat` of two queues each, known to one name server, and consumers at each of them."""
+    """Three brokers, known to one name server; for each test a topic of two queues, two groups of it, and a consumer."""
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
         self.brokers = three_brokers(folder, stack)
         self.clients: dict[str, Client] = {}
-        for name in NAMES:
-            self.call(stack, name)
-        for each in self.brokers.values():
+        self.topic = ""
+        self._stack = stack
+
+    def begin(self, topic: str) -> None:
+        """What is sent, received and subscribed to from now on is the topic's."""
+        self.topic = topic
+        for name, each in self.brokers.items():
             self._create(each)
-        wait_until_known(self.brokers, "chat")
+            self.call(self._stack, name)
+        wait_until_known(self.brokers, topic)
+
+    @property
+    def client_id(self) -> str:
+        return f"lite-{self.topic}"
+
+    def group(self, kind: str) -> str:
+        """Of the topic: `agents`, or `all` with wildcards."""
+        return f"{kind}-{self.topic}"
 
     def _create(self, gateway: Gateway) -> None:
-        topic = admin_pb2.Topic(name="chat", queues=QUEUES, accept_message_types=["LITE"])
+        topic = admin_pb2.Topic(name=self.topic, queues=QUEUES, accept_message_types=["LITE"])
         requests: list[tuple[str, Any]] = [("PutTopic", admin_pb2.PutTopicRequest(topic=topic))]
         for name, more in (("agents", {}), ("all", {"+lite.sub.wildcard": "true"})):
-            text = json.dumps({"attributes": {"+lite.bind.topic": "chat", **more}})
-            group = admin_pb2.Group(name=name, configuration=text)
+            text = json.dumps({"attributes": {"+lite.bind.topic": self.topic, **more}})
+            group = admin_pb2.Group(name=self.group(name), configuration=text)
             requests.append(("PutGroup", admin_pb2.PutGroupRequest(group=group)))
         with grpc.insecure_channel(gateway.address) as channel:
             for name, request in requests:
@@ -53,41 +66,48 @@ class Cluster:
 
     def call(self, stack: ExitStack, name: str) -> None:
         """Calls of the client go to a broker where it is now."""
-        client = self.clients[name] = Client(self.brokers[name].address, "lite")
+        client = self.clients[name] = Client(self.brokers[name].address, self.client_id)
         client.metadata += (("x-mq-language", "JAVA"), ("x-mq-client-version", "5.2.0"))
         stack.callback(client.channel.close)
 
     def connect(self, stack: ExitStack, name: str, group: str = "agents") -> None:
         """The client's telemetry at a broker."""
-        settings = consumer_settings(group, "chat", pb.LITE_PUSH_CONSUMER)
-        stack.enter_context(TelemetryClient(self.brokers[name].address, "lite", settings))
+        settings = consumer_settings(self.group(group), self.topic, pb.LITE_PUSH_CONSUMER)
+        stack.enter_context(TelemetryClient(self.brokers[name].address, self.client_id, settings))
 
     def sync(self, name: str, action: int, *names: str, group: str = "agents") -> pb.Status:
         request = rpc.SyncLiteSubscriptionRequest(
             action=action,  # type: ignore[arg-type]
-            topic=pb.Resource(name="chat"),
-            group=pb.Resource(name=group),
+            topic=pb.Resource(name=self.topic),
+            group=pb.Resource(name=self.group(group)),
             lite_topic_set=names,
         )
         status: pb.Status = self.clients[name].call("SyncLiteSubscription", request).status
         return status
 
     def send(self, name: str, lite_topic: str, body: str) -> int:
-        sent = message("chat", body.encode(), message_type=pb.LITE, lite_topic=lite_topic)
+        sent = message(self.topic, body.encode(), message_type=pb.LITE, lite_topic=lite_topic)
         return int(self.clients[name].call("SendMessage", send_request(sent)).status.code)
 
     def receive(self, name: str, group: str = "agents") -> list[Any]:
         """All that a broker has for the client."""
         found: list[Any] = []
-        while messages := self.clients[name].receive("chat", group, wait_ms=100)[1]:
+        while messages := self.clients[name].receive(self.topic, self.group(group), wait_ms=100)[1]:
             found += messages
         return found
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
+@pytest.fixture(scope="module")
+def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     with ExitStack() as stack:
-        yield Cluster(tmp_path, stack)
+        yield Cluster(tmp_path_factory.mktemp("lite"), stack)
+
+
+@pytest.fixture
+def cluster(started: Cluster, name: str) -> Cluster:
+    """With a topic of the test's own."""
+    started.begin(name)
+    return started
 
 
 TOPICS = [f"t{number}" for number in range(24)]
@@ -129,13 +149,15 @@ def test_a_subscription_counts_at_every_broker(cluster: Cluster) -> None:
             answer = ask(
                 f"127.0.0.1:{cluster.brokers[broker].remoting_port}",
                 RequestCode.GET_LITE_TOPIC_INFO,
-                parentTopic="chat",
+                parentTopic=cluster.topic,
                 liteTopic=at["c"],
             )
             told: Any = java_json.loads(answer.body)
             own = broker == "c"
             assert told["shardingToBroker"] is own
-            assert told["subscriber"] == ([{"clientId": "lite", "group": "agents"}] if own else [])
+            assert told["subscriber"] == (
+                [{"clientId": cluster.client_id, "group": cluster.group("agents")}] if own else []
+            )
             assert told["topicOffset"]["maxOffset"] == int(own)
 
 
