@@ -218,10 +218,10 @@ def test_a_change_that_is_refused_is_not_in_force_and_the_stop_is_clean(
 
     with broker(tmp_path / "gateway", disk, diskSpaceWarningLevelRatio="99") as gateway:
         client = Client(gateway.address)
-        for _ in range(19):  # nearly a segment
-            assert client.send("t", BODY).status.code == pb.OK
-        client.channel.close()
+        assert client.send("t", BODY).status.code == pb.OK
         disk.fill()
+        send_until_refused(client)  # groups have what is too little for a message
+        client.channel.close()
         refused = asyncio.run(fill_the_log(gateway.remoting_port))
         assert gateway.terminate() == 0
         log = gateway.log.read_text()

@@ -14,6 +14,7 @@ from structlog.testing import capture_logs
 from broker_gateway.delivery.queue_delivery import QueueKey
 from broker_gateway.journal import journal as journal_module
 from broker_gateway.journal.replay import records_from
+from broker_gateway.messaging import poll_search
 from broker_gateway.metadata.catalog import Group, Topic
 from broker_gateway.metadata.names import JOURNAL_TOPIC
 from broker_gateway.observability.metrics import Metrics
@@ -529,11 +530,12 @@ def test_who_waits_is_told_what_became_of_its_group_and_topic(
     assert call.messages == []
 
 
-def test_a_search_over_several_ticks_ends_with_its_group() -> None:
+def test_a_search_over_several_ticks_ends_with_its_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(poll_search, "SEARCH", 1024)
     with InProcessBroker() as broker:
         broker.create_topic("orders")
         broker.create_group("billing")
-        for _ in range(1100):
+        for _ in range(100):
             broker.send("orders", *[b"x"] * 32, tag="common")
         broker.send("orders", b"wanted", tag="rare")
         searching, loop = broker.broker.parts.long_polling._searching, broker._loop

@@ -20,7 +20,7 @@ from broker_gateway.messaging.stored_message import StoredMessage
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from store.errors import RecordError
-from store.log.record import Host, PendingRecord, encode_properties, encode_record, tags_code
+from store.log.record import Host, PendingRecord, encode_properties, encode_record
 from tests.suite.evidence import rounds
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\x01\x02"), max_size=12)
@@ -215,7 +215,7 @@ def test_long_texts_that_clients_choose_are_not_kept() -> None:
                 encode_properties(properties),
                 1,
                 Host("10.0.0.1", 1).packed,
-                tags_code=tags_code(text),
+                tags_code=number,
             )
             data = b"".join(encode_record(pending, 1, 2, 3, Host("10.0.0.1", 1).packed, append_crc=True))
             shortcuts.received(StoredMessage(memoryview(data)), "topic", "handle", 1, 1000)
