@@ -39,7 +39,7 @@ from structured_streaming.storage.folder import Folder
 from structured_streaming.storage.location import lake_folder
 from structured_streaming.tables import CONSUME_QUEUE, REPUT_PROGRESS, TABLES
 from structured_streaming.upkeep import RETENTION, row
-from tests.suite.evidence import LONG
+from tests.suite.evidence import EVIDENCE, LONG
 from tests.support.brokers.one_process import OneProcess
 from tests.support.lakes.maintained import ReputLake, assert_same, rows_of
 from tests.support.lakes.maintained import reput as committed
@@ -235,6 +235,8 @@ def test_what_is_wrong_is_named(store: ObjectStore, location: str, monkeypatch: 
 
 
 IMPATIENT = "tests.support.spark.impatient_reput"
+TRIES = RETRIES + 2 if EVIDENCE else 3
+"""Starts of a query in vain. That there is no end to them is in tests/unit/structured_streaming/test_reput.py."""
 
 
 def reput(
@@ -295,8 +297,8 @@ def test_a_reput_waits_for_a_store_that_is_away_and_a_signal_ends_it_where_one_h
         assert process.stderr is not None
         assert json.loads(process.stdout.readline())["batch"] == 1
         store.kill()
-        said = list(itertools.islice(filter(_waits, process.stderr), RETRIES + 2))
-        assert len(said) == RETRIES + 2, process.communicate()
+        said = list(itertools.islice(filter(_waits, process.stderr), TRIES))
+        assert len(said) == TRIES, process.communicate()
         store.start()
         for line in process.stdout:
             if json.loads(line)["lag_bytes"] == 0:

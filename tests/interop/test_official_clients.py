@@ -32,12 +32,12 @@ def gateways(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Gat
     [
         ("java", "http2", "tls"),
         ("java", "http2", "plain"),
-        ("java", "grpcio", "plain"),
+        pytest.param("java", "grpcio", "plain", marks=LONG),
         ("node", "http2", "plain"),
         pytest.param("node", "grpcio", "plain", marks=LONG),
         ("go", "http2", "tls"),
         ("go", "http2", "plain"),
-        pytest.param("go", "grpcio", "plain", marks=LONG),
+        ("go", "grpcio", "plain"),
     ],
 )
 def test_send_receive_ack(

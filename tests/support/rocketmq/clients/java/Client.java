@@ -82,8 +82,9 @@ public final class Client {
                 }
                 return ConsumeResult.SUCCESS;
             }).build();
-        try (push) {
-            check(done.await(60, TimeUnit.SECONDS), "push consumer got " + pushed.size() + " of " + count);
+        check(done.await(60, TimeUnit.SECONDS), "push consumer got " + pushed.size() + " of " + count);
+        if (tls) { // the other way a program just ends: to close it takes as long as its receive that waits
+            push.close();
         }
         check(new TreeMap<>(pushed).equals(sent), "push consumer received " + pushed);
         check(attempts.values().stream().filter(attempt -> attempt == 2).count() == 1, "attempts " + attempts);
