@@ -140,7 +140,7 @@ def assert_answered(prometheus: Prometheus, traffic: Traffic, values: dict[str, 
     def lacking() -> list[str]:
         return [f"{query.panel} lacks {lacks}: {query.expression}" for query, lacks in left.items()]
 
-    wait_until(answered, lambda: f"what {lacking()}", PATIENCE_S)
+    wait_until(answered, lambda: f"what {lacking()}", PATIENCE_S, every_s=0.5)
 
 
 def test_every_query_of_every_panel_has_an_answer(watched: tuple[Prometheus, Traffic]) -> None:

@@ -17,14 +17,19 @@ LIMIT_S = 300.0
 _EVERY_S = 0.02
 
 
-def wait_until(holds: Callable[[], T], what: object = "the condition", limit_s: float = LIMIT_S) -> T:
+def wait_until(
+    holds: Callable[[], T],
+    what: object = "the condition",
+    limit_s: float = LIMIT_S,
+    every_s: float = _EVERY_S,
+) -> T:
     """The first true value of `holds`. Fails with `what` (looked at then, where it can be called) when the limit is over."""
     deadline = time.monotonic() + limit_s
     while not (found := holds()):
         assert time.monotonic() < deadline, (
             f"{what() if callable(what) else what} did not come in {limit_s} s"
         )
-        time.sleep(_EVERY_S)
+        time.sleep(every_s)
     return found
 
 
