@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from lakebroker_testing.prestarted import ROOT, Process, command, start
+from lakebroker_testing.prestarted import ROOT, Limits, Process, command, start
 
 __all__ = ["CACHE", "PATIENT", "ROOT", "START_S", "Gateway", "NameServer", "ProcessError", "Reput", "command"]
 
@@ -48,13 +48,15 @@ class Gateway:
         *,
         transport: str = "http2",
         wrapper: Sequence[str] = (),
+        limits: Limits | None = None,
         config_file: Path | None = None,
         patient: bool = False,
         **options: str,
     ) -> None:
-        """`wrapper` goes before the command, such as one that enters a namespace; `patient` stands for `PATIENT`."""
+        """`wrapper` goes before the command, such as one that enters a namespace; `limits` are for who has none; `patient` stands for
+        `PATIENT`."""
         folder.mkdir(parents=True, exist_ok=True)
-        self._wrapper = wrapper
+        self._wrapper, self._limits = wrapper, limits
         self._file = ["-c", str(config_file)] if config_file is not None else []
         self.folder = folder
         self._transport = transport
@@ -103,7 +105,7 @@ class Gateway:
         settings = [part for name, value in self._options.items() for part in ("--set", f"{name}={value}")]
         with self.log.open("ab") as log:
             words = ["gateway", *self._file, "--transport", self._transport, *settings]
-            self.process = _start(words, self._wrapper, stdout=log, stderr=log)
+            self.process = _start(words, self._wrapper, limits=self._limits, stdout=log, stderr=log)
         deadline = time.monotonic() + START_S
         while not self._ports.exists():
             if self.process.poll() is not None or time.monotonic() > deadline:
@@ -214,7 +216,9 @@ class Reput:
         return self.process.wait()
 
 
-def _start(words: Sequence[str], wrapper: Sequence[str], **settings: Any) -> Process:
+def _start(
+    words: Sequence[str], wrapper: Sequence[str], limits: Limits | None = None, **settings: Any
+) -> Process:
     if not wrapper:
-        return start(*words, **settings)
+        return start(*words, limits=limits, **settings)
     return subprocess.Popen([*wrapper, *command(*words)], cwd=ROOT, **settings)

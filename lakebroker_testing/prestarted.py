@@ -8,8 +8,10 @@ process id, environment with PYTHONPATH, folder and open files, takes signals an
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
+import resource
 import select
 import signal
 import socket
@@ -90,6 +92,8 @@ class Forked:
 
 
 Process = subprocess.Popen[bytes] | Forked
+Limits = Mapping[int, tuple[int, int]]
+"""Of a process, by `resource.RLIMIT_...`: the soft and the hard one."""
 
 
 class _Server:
@@ -163,6 +167,7 @@ def start(
     cwd: Path = ROOT,
     env: Mapping[str, str] | None = None,
     start_new_session: bool = False,
+    limits: Limits | None = None,
 ) -> Process:
     """`lakebroker WORDS` as a process. Streams are open files, `subprocess.DEVNULL`, or for `stderr` `subprocess.STDOUT`."""
     if _server is None:
@@ -174,6 +179,7 @@ def start(
             cwd=cwd,
             env=env,
             start_new_session=start_new_session,
+            preexec_fn=None if limits is None else functools.partial(_limit, limits),
         )
     with contextlib.ExitStack() as opened:
         given = [_descriptor(each, opened) for each in (stdin, stdout)]
@@ -182,6 +188,7 @@ def start(
             "cwd": str(cwd),
             "env": dict(os.environ if env is None else env),
             "new_session": start_new_session,
+            "limits": [[kind, *most] for kind, most in (limits or {}).items()],
         }
         return _server.fork(list(words), given, **settings)
 
@@ -191,6 +198,7 @@ def run(
     input: str = "",
     cwd: Path = ROOT,
     env: Mapping[str, str] | None = None,
+    limits: Limits | None = None,
     timeout: float = 300.0,
     check: bool = False,
 ) -> subprocess.CompletedProcess[str]:
@@ -198,7 +206,7 @@ def run(
     with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         given.write(input.encode())
         given.seek(0)
-        process = start(*words, stdin=given, stdout=out, stderr=err, cwd=cwd, env=env)
+        process = start(*words, stdin=given, stdout=out, stderr=err, cwd=cwd, env=env, limits=limits)
         try:
             status = process.wait(timeout)
         except BaseException:
@@ -307,12 +315,18 @@ def _become(request: Mapping[str, Any], descriptors: list[int], others: list[int
         os.close(each)
     if request["new_session"]:
         os.setsid()
+    _limit({kind: (soft, hard) for kind, soft, hard in request["limits"]})
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["env"])
     found = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
     sys.path[:0] = [each for each in found if each not in sys.path]
     time.tzset()
+
+
+def _limit(limits: Limits) -> None:
+    for kind, most in limits.items():
+        resource.setrlimit(kind, most)
 
 
 def _tell_ended(running: dict[int, int]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import resource
 import shutil
 import subprocess
 import time
@@ -258,7 +259,7 @@ def test_a_disk_smaller_than_a_segment_is_named_before_anything_opens(
 
 
 def test_too_few_open_files_are_named_before_anything_opens(tmp_path: Path) -> None:
-    gateway = Gateway(tmp_path, wrapper=["sh", "-c", 'ulimit -n 64 && exec "$@"', "sh"], **OPTIONS)
+    gateway = Gateway(tmp_path, limits={resource.RLIMIT_NOFILE: (64, 64)}, **OPTIONS)
     with pytest.raises(ProcessError, match=r"may open 64 files.*LimitNOFILE="):
         gateway.start()
     assert gateway.process is not None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import resource
 import subprocess
 import sys
 import time
@@ -143,7 +144,7 @@ class Honest:
 
 @pytest.fixture(params=["http2", pytest.param("grpcio", marks=LONG)])
 def gateway(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Gateway]:
-    limit = ("sh", "-c", f'ulimit -n {DESCRIPTORS} && exec "$@"', "sh") if request.param == "http2" else ()
+    limits = {resource.RLIMIT_NOFILE: (DESCRIPTORS, DESCRIPTORS)} if request.param == "http2" else None
     options = {
         "lakeWithNamesrv": "true",
         "lakeNamesrvListenPort": "0",
@@ -151,7 +152,7 @@ def gateway(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Gateway]
         "lakeMaxWaitingReceives": "5000",  # fewer than the hostile ones ask for
         "lakeMaxClients": "1000",
     }
-    with Gateway(tmp_path, transport=request.param, wrapper=limit, patient=True, **options) as started:
+    with Gateway(tmp_path, transport=request.param, limits=limits, patient=True, **options) as started:
         wait_until(lambda: "compiled code loaded" in started.log.read_text())
         yield started
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import os
+import resource
 import socket
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -16,7 +17,7 @@ import pytest
 from broker_gateway.transport.certificates import trial_certificate
 from lakebroker_testing.client import Client
 from lakebroker_testing.gateway import ROOT, Gateway, NameServer, command
-from lakebroker_testing.prestarted import run
+from lakebroker_testing.prestarted import Limits, run
 from structured_streaming.lake import create_tables
 
 SMALL = str(16 << 20)
@@ -25,7 +26,7 @@ FREE = {"grpcServerPort": "0", "listenPort": "0", "metricsPromExporterPort": "0"
 
 
 def checked(
-    store: Path, *arguments: str, wrapper: Sequence[str] = (), **options: str
+    store: Path, *arguments: str, wrapper: Sequence[str] = (), limits: Limits | None = None, **options: str
 ) -> tuple[int, dict[str, dict[str, Any]], str]:
     """The status, the findings by check, the broker's before it where there is one, and standard error."""
     given = {
@@ -41,7 +42,7 @@ def checked(
             [*wrapper, *command(*words)], capture_output=True, text=True, cwd=ROOT, check=False
         )
     else:
-        done = run(*words)
+        done = run(*words, limits=limits)
     assert "Traceback" not in done.stderr, done.stderr
     rows = json.loads(done.stdout)
     return (
@@ -112,8 +113,8 @@ def test_a_bad_option_is_a_finding(tmp_path: Path) -> None:
 
 
 def test_limits_of_the_process(tmp_path: Path) -> None:
-    low = ["prlimit", "--nofile=100:100", f"--fsize={1 << 20}"]
-    status, found, _ = checked(tmp_path / "store", wrapper=low)
+    low = {resource.RLIMIT_NOFILE: (100, 100), resource.RLIMIT_FSIZE: (1 << 20, 1 << 20)}
+    status, found, _ = checked(tmp_path / "store", limits=low)
     assert status == 1
     assert "may open 100 files" in found["open files"]["value"]
     assert "LimitNOFILE=" in found["open files"]["remedy"]

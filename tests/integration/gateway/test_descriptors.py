@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import resource
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,9 +23,9 @@ IDLE = 1100
 
 @pytest.fixture
 def gateway(tmp_path: Path) -> Iterator[Gateway]:
-    limited = ("sh", "-c", f'ulimit -Sn 512 && ulimit -Hn {LIMIT} && exec "$@"', "sh")
+    limits = {resource.RLIMIT_NOFILE: (512, LIMIT)}
     options = {**OPTIONS, "mappedFileSizeCommitLog": str(1 << 20), "lakeAutoCreateTopics": "true"}
-    with Gateway(tmp_path, wrapper=limited, **options) as started:
+    with Gateway(tmp_path, limits=limits, **options) as started:
         yield started
 
 

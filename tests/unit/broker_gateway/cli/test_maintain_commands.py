@@ -32,7 +32,7 @@ def run(*arguments: str) -> Result:
 
 @pytest.fixture(scope="module")
 def filled(tmp_path_factory: pytest.TempPathFactory) -> ReputLake:
-    made = ReputLake(tmp_path_factory.mktemp("filled"))
+    made = ReputLake(tmp_path_factory.mktemp("filled"), batch_bytes=60_000)
     made.fill()
     return made
 
