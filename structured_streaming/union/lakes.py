@@ -150,7 +150,7 @@ class CatalogLake:
 
     def then(self, moment: str) -> Instant:
         """See `ReadableLake.then`."""
-        return instant_of(_Batches(self.frame(REPUT_PROGRESS.name)), str(self), moment)
+        return instant_of(_SparkProgress(self.frame(REPUT_PROGRESS.name)), str(self), moment)
 
     def newest(self, tables: Iterable[str]) -> Instant:
         """See `ReadableLake.newest`."""
@@ -202,7 +202,7 @@ class CatalogLake:
         return int(history.collect()[0]["version"])
 
 
-class _Batches:
+class _SparkProgress:
     """See `Batches`. Spark looks at the rows, and answers with one, or with one for each log."""
 
     def __init__(self, progress: DataFrame) -> None:

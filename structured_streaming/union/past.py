@@ -1,4 +1,4 @@
-"""The past of a lake in a folder or an object store, without Spark: which instant a moment had, and what is there of it."""
+"""What a lake in a folder or an object store held at an earlier time, read without Spark."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def instant_then(folder: Folder, moment: str) -> Instant:
     """The instant that a batch, or a time, had, as its progress says. Raises LakeError."""
     progress = folder.child(REPUT_PROGRESS.name)
     try:
-        return instant_of(_ProgressRows(progress), str(folder), moment)
+        return instant_of(_ArrowProgress(progress), str(folder), moment)
     except (DeltaError, OSError, pa.ArrowException) as error:
         raise LakeError(f"table {progress}: {error}") from error
 
@@ -40,7 +40,7 @@ def is_there(folder: Folder, version: int) -> bool:
     return all(each.rpartition("/")[2] in names for each in files)
 
 
-class _ProgressRows:
+class _ArrowProgress:
     """See `Batches`. Calls raise DeltaError, OSError, Arrow's errors."""
 
     def __init__(self, progress: Folder) -> None:

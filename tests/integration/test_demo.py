@@ -26,7 +26,8 @@ pytestmark = pytest.mark.timeout(3000)
 
 @contextmanager
 def demo(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Leads a process group, as a terminal's foreground job does; if it still runs at the end, it ends what it started."""
+    """Leads a process group, as a terminal's foreground job does; if it still runs at the end, it ends what it started, or is killed
+    with it."""
     with (folder / "said").open("wb") as said:
         process = subprocess.Popen(
             [sys.executable, "-m", "demo.run", "--output", str(folder / "output"), *arguments],
@@ -39,7 +40,12 @@ def demo(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
         yield process
     finally:
         process.terminate()
-        process.wait(PATIENCE_S)
+        try:
+            process.wait(PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            raise
 
 
 def once(process: subprocess.Popen[bytes], folder: Path, there: Callable[[str], object]) -> str:

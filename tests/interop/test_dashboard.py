@@ -49,7 +49,7 @@ pytestmark = pytest.mark.timeout(900)
 
 
 class Traffic:
-    """Sends, receives, retries, a dead letter, what is delayed and what is pending, a send that fails; a round each second."""
+    """Sends, receives, retries, a dead letter, what is delayed and what is pending, a send that fails; two rounds a second."""
 
     def __init__(self, client: Client) -> None:
         self._client = client

@@ -84,9 +84,8 @@ def test_missing_tables_are_made_whatever_views_a_session_has(spark: SparkSessio
     spark.sql(f"CREATE SCHEMA {schema.quoted}")
     spark.sql(created(schema, REPUT_PROGRESS))  # as long as it has no row no table is lost
     made = (CONSUME_QUEUE, REPUT_PROGRESS)
-    spark.range(1).createOrReplaceTempView(
-        CONSUME_QUEUE.name
-    )  # as a session has that was asked in SQL before
+    # as a session has that was asked in SQL before
+    spark.range(1).createOrReplaceTempView(CONSUME_QUEUE.name)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(lake_tables, "TABLES", {table.name: table for table in made})
         make_tables(spark, schema)

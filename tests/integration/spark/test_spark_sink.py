@@ -66,8 +66,8 @@ def filled(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Fil
     """Our own writer's first batch, and its second, which is not finished; then one of Spark's writer with whatever a log holds, and one
     that fails; then the rest, by another one.
 
-    A start commits to each table, and removes rows from one after the other: those of messages will do for the second, and `messages`
-    alone, which is none of the first or last, has what was left unfinished.
+    A start commits to each table, and removes rows from one after the other: those of messages will do for the second. Only `messages`,
+    a table in the middle, has unfinished rows.
     """
     folder = tmp_path_factory.mktemp("filled")
     cuts = [0]
