@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -233,18 +233,19 @@ def test_records_that_end_halves(found: dict[str, Found]) -> None:
     assert ends_of(found["ours"]) == ends_of(found["theirs"])
 
 
-@pytest.mark.parametrize("language", LANGUAGES)
-def test_official_clients_see_the_same(
-    running: dict[str, RocketMQ | Gateway], found: dict[str, Found], tmp_path: Path, language: str
-) -> None:
-    """`found` comes first: the servers have long started."""
-    program = PUT_OFF[language]()
+@pytest.fixture(scope="module")
+def told(
+    running: dict[str, RocketMQ | Gateway], found: dict[str, Found], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, dict[str, Future[list[str]]]]]:
+    """By language and server, the lines of the official client's program. All run at once: they wait most of the time. `found` comes
+    first: the servers have long started."""
 
-    def told(server: RocketMQ | Gateway) -> list[str]:
-        home = tmp_path / type(server).__name__
-        home.mkdir()
+    programs = {language: PUT_OFF[language]() for language in LANGUAGES}
+
+    def lines(language: str, server: RocketMQ | Gateway) -> list[str]:
+        home = tmp_path_factory.mktemp(language)
         done = subprocess.run(
-            [*program, server.address, f"{DELAYED}-{language}", f"{PAID}-{language}"],
+            [*programs[language], server.address, f"{DELAYED}-{language}", f"{PAID}-{language}"],
             env={**os.environ, "HOME": str(home), "GODEBUG": "", "PYTHONPATH": ""},
             cwd=home,
             capture_output=True,
@@ -255,8 +256,16 @@ def test_official_clients_see_the_same(
         assert done.returncode == 0, f"{done.stdout[-1500:]}\n{done.stderr[-3000:]}"
         return done.stdout.splitlines()
 
-    with ThreadPoolExecutor() as threads:
-        theirs, ours = threads.map(told, (running["theirs"], running["ours"]))
+    with ThreadPoolExecutor(len(LANGUAGES) * len(running)) as threads:
+        yield {
+            language: {name: threads.submit(lines, language, server) for name, server in running.items()}
+            for language in LANGUAGES
+        }
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_official_clients_see_the_same(told: dict[str, dict[str, Future[list[str]]]], language: str) -> None:
+    theirs, ours = (told[language][name].result() for name in ("theirs", "ours"))
     assert ours == [
         "recalled true",
         *(f"delayed {wait_ms} red k blue 1 0" for wait_ms in (4500, 5500, 6500)),
