@@ -31,7 +31,7 @@ from tests.support.peers.hostile_clients import KINDS, SERVICE
 from tests.support.peers.hostile_remoting import Record, memory_mib
 from tests.support.waiting import wait_until
 
-QUIET_S, HOSTILE_S = (30.0, 120.0) if EVIDENCE else (0.5, 2.5)
+QUIET_S, HOSTILE_S = (30.0, 120.0) if EVIDENCE else (0.5, 2.0)
 RATE = 200
 MOST_MIB = 512
 DESCRIPTORS = 1024
@@ -180,6 +180,7 @@ def test_hostile_peers_of_every_kind(
     program = [sys.executable, "-m", "tests.support.peers.hostile_clients", str(tmp_path / "plan.json")]
     # they are on other machines in life: here they have the processor time that gateway and honest clients leave
     with subprocess.Popen(["nice", "-n", "10", *program]) as hostile:
+        wait_until(Path(plan["answers"]).exists)  # they begin
         open_files, most = asyncio.run(_watched(gateway, honest.run(HOSTILE_S)))
         assert hostile.wait(300) == 0
     assert gateway.process.poll() is None

@@ -17,13 +17,14 @@ from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_testing.client import OPTIONS, Client
 from lakebroker_testing.gateway import Gateway
 from lakebroker_testing.timers import SEGMENT, write_timers
-from tests.suite.evidence import EVIDENCE, LONG
+from tests.suite.evidence import EVIDENCE, LONG, rounds
 from tests.support.brokers.telemetry_client import TelemetryClient, producer_settings
 from tests.support.logs.contents import bodies_of
 from tests.support.waiting import wait_until
 
 TOPIC, GROUP = "orders", "billing"
-TIMERS, ROUNDS = (100_000, 4) if EVIDENCE else (5_000, 2)
+TIMERS, ROUNDS = (100_000, 4) if EVIDENCE else (2_000, 2)
+DUE = rounds(300, 1000)
 CHECKED = {"transactionTimeOut": "1000", "transactionCheckInterval": "1000"}
 
 
@@ -174,7 +175,7 @@ def test_a_broker_with_very_many_timers_starts(tmp_path: Path) -> None:
         client.close()
         assert gateway.terminate() == 0
         write_timers(gateway.store, TOPIC, TIMERS, now_ms() + 3_600_000, 3_600_000, "FAR")
-        write_timers(gateway.store, TOPIC, 1000, now_ms() - 2000, 1000, "DUE")
+        write_timers(gateway.store, TOPIC, DUE, now_ms() - 2000, 1000, "DUE")
         file = gateway.store / FOLDER / "timers.due"
         file.unlink(missing_ok=True)
         for stop in (gateway.kill, gateway.terminate):
@@ -186,6 +187,6 @@ def test_a_broker_with_very_many_timers_starts(tmp_path: Path) -> None:
         assert file.stat().st_size > 20 * TIMERS, "a stop wrote what waits"
         gateway.start()
         client = Client(gateway.address)
-        bodies = received(client, 1002)
-        assert (len(bodies), bodies.count(b"served")) == (1002, 2)
+        bodies = received(client, DUE + 2)
+        assert (len(bodies), bodies.count(b"served")) == (DUE + 2, 2)
         client.close()
