@@ -258,11 +258,20 @@ def found_in(folder: Path, marker: str) -> list[str]:
     )
 
 
+def _values(rows: pa.Table) -> bytes:
+    """All texts and bytes of a table, whatever they are within. As Python's values they would take ten times as long."""
+    found = []
+    for chunk in (chunk for column in rows.columns for chunk in column.chunks):
+        values = chunk.dictionary_decode() if isinstance(chunk, pa.DictionaryArray) else chunk
+        found += [buffer for buffer in values.buffers() if buffer is not None]
+    return b"".join(found)
+
+
 def _contents(path: Path) -> Iterator[tuple[str, bytes]]:
     raw = path.read_bytes()
     yield "as it is", raw
     if path.name.endswith(".parquet"):
-        yield "decoded", repr(pq.ParquetFile(path).read().to_pylist()).encode()
+        yield "decoded", _values(pq.ParquetFile(path).read(use_threads=False))
     elif path.name.endswith(".avro"):
         yield "decoded", repr(list(fastavro.reader(io.BytesIO(raw)))).encode()
     elif raw[:2] == b"\x1f\x8b":
