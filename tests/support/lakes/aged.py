@@ -14,12 +14,24 @@ from deltalake import DeltaTable
 from lakebroker_testing.logs import LogWriter
 from structured_streaming.commit.delta_commit import DeltaCommitSink
 from structured_streaming.staging.wanted import EVERYTHING, Wanted
+from structured_streaming.tables import TABLES
 from tests.support.lakes import checks
 from tests.support.lakes.copies import copy_folder
 from tests.support.lakes.maintained import reput
 
 BEGIN = datetime(2026, 1, 1, 6, tzinfo=UTC)
 WITH_MESSAGES = ("consume_queue", "message_index", "messages")
+_LOOKED_AT = {
+    "broker",
+    "log_id",
+    "topic",
+    "queue_id",
+    "queue_offset",
+    "key_type",
+    "key",
+    "store_timestamp",
+    "deliver_timestamp",
+}
 TOPICS = ("audit-logins", "orders", "other")
 Row = dict[str, Any]
 
@@ -81,7 +93,12 @@ class AgedLake:
         return list(found.select([name for name in found.column_names if name != "body"]).to_pylist())
 
     def all_rows(self) -> dict[str, list[Row]]:
-        return {table: self.rows(table) for table in WITH_MESSAGES}
+        """Of tables with messages, what `left_of` and `place` look at."""
+        found = {}
+        for table in WITH_MESSAGES:
+            columns = [name for name in TABLES[table].schema.names if name in _LOOKED_AT]
+            found[table] = list(checks.rows(self.lake, table, columns).to_pylist())
+        return found
 
     def files(self, table: str) -> set[str]:
         return {Path(uri).name for uri in DeltaTable(str(self.lake / table)).file_uris()}
