@@ -50,6 +50,9 @@ def files(folder: str, less: tuple[str, ...]) -> Iterator[Path]:
             yield path
 
 
+_OF_STATEMENTS = (ast.stmt, ast.excepthandler, ast.match_case)
+
+
 @functools.cache
 def imported(path: Path) -> tuple[tuple[int, str], ...]:
     """Line and first name of what a file imports when it runs, anywhere in it; no type-checking imports."""
@@ -64,7 +67,7 @@ def imported(path: Path) -> tuple[tuple[int, str], ...]:
             found += ((node.lineno, each.name.partition(".")[0]) for each in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             found.append((node.lineno, node.module.partition(".")[0]))
-        waiting += ast.iter_child_nodes(node)
+        waiting += (each for each in ast.iter_child_nodes(node) if isinstance(each, _OF_STATEMENTS))
     return tuple(found)
 
 

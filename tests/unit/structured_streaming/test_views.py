@@ -153,7 +153,7 @@ def test_what_is_asked_for_reaches_the_statistics_of_files(tmp_path: Path) -> No
         assert _scans(connection, "SELECT * FROM messages_live")[0][:2] == ("messages", 12)
         for question, tables in ONE_FILE.items():
             statement = f"SELECT * FROM {question}"
-            rows = connection.execute(statement).fetchall()
+            rows = connection.execute(f"SELECT 1 FROM {question} LIMIT 1").fetchall()
             assert rows or "transactions" in question or "delayed" in question
             scans = _scans(connection, statement)
             assert scans
