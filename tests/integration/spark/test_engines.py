@@ -15,9 +15,10 @@ from typer.testing import CliRunner
 
 from broker_gateway.cli.main import app
 from lakebroker_testing.logs import LogWriter
-from structured_streaming.tables import TABLES, Table
+from structured_streaming.tables import TABLES
 from structured_streaming.views import VIEWS
 from tests.suite.evidence import EVIDENCE, LONG
+from tests.support.lakes.checks import of_every_type
 from tests.support.lakes.empty import empty_lake
 from tests.support.lakes.union import commit, cuts, manifest
 from tests.support.machines.zones import local_time
@@ -69,27 +70,13 @@ def of_csv(text: str) -> list[list[list[str]]]:
     return [[rows[0], *sorted(rows[1:])] for rows in tables if rows]
 
 
-def of_every_type() -> list[Table]:
-    """Tables whose columns have all types between them: how a value is printed depends on nothing else."""
-    found, known = list[Table](), set[str]()
-    for table in sorted(TABLES.values(), key=lambda table: -len(types_of(table))):
-        if not types_of(table) <= known:
-            found.append(table)
-            known |= types_of(table)
-    return found
-
-
-def types_of(table: Table) -> set[str]:
-    return {str(column.type) for column in table.columns}
-
-
 @pytest.mark.parametrize(
     ("zone", "form"),
     [("Asia/Tokyo", "json"), pytest.param("America/New_York", "csv", marks=LONG)],
     indirect=["zone"],
 )
 def test_both_print_the_same(lake: Path, zone: None, form: str) -> None:
-    """Of some tables, and in evidence of all and of views; that both have the same rows of views: `test_views.py`, here and in the unit
+    """Of tables of every type, on which alone it depends how a value is printed, and in evidence of all and of views; that both have the same rows of views: `test_views.py`, here and in the unit
     tests."""
     tables = list(TABLES.values()) if EVIDENCE else of_every_type()
     names = [*(table.name for table in tables), *(view.name for view in VIEWS if EVIDENCE)]

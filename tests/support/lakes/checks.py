@@ -16,7 +16,7 @@ from store.scan import scan
 from structured_streaming.rows.all_tables import rows_of
 from structured_streaming.rows.quarantine import quarantine
 from structured_streaming.rows.records import Records
-from structured_streaming.tables import DATA_TABLES
+from structured_streaming.tables import DATA_TABLES, TABLES, Table
 
 Keys = Counter[tuple[Any, ...]]
 
@@ -105,3 +105,17 @@ def _assert_same(name: str, actual: Keys, expected: Keys) -> int:
 def _keys(table: Any, name: str) -> Keys:
     key = next(t.key for t in DATA_TABLES if t.name == name)
     return Counter(zip(*(table[column].to_pylist() for column in key), strict=True))
+
+
+def of_every_type() -> list[Table]:
+    """Few tables whose columns have all types between them."""
+    found, known = list[Table](), set[str]()
+    for table in sorted(TABLES.values(), key=lambda table: -len(_types(table))):
+        if not _types(table) <= known:
+            found.append(table)
+            known |= _types(table)
+    return found
+
+
+def _types(table: Table) -> set[str]:
+    return {str(column.type) for column in table.columns}

@@ -1,7 +1,7 @@
 """Reads an Iceberg mirror with Spark, and does to it what is not to be done; run by an interpreter that has a Spark of its own.
 
-`python -m tests.support.spark.iceberg_spark JAR LAKE OUTPUT`: rows of each table as OUTPUT/TABLE.parquet; the last line is JSON of what Iceberg
-says to its own upkeep.
+`python -m tests.support.spark.iceberg_spark JAR LAKE OUTPUT TABLE...`: rows of each table as OUTPUT/TABLE.parquet; the last line is JSON of
+what Iceberg says to its own upkeep.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ UPKEEP = (
 )
 
 
-def main(jar: str, lake: str, output: str) -> None:
+def main(jar: str, lake: str, output: str, *tables: str) -> None:
     catalog = "spark.sql.catalog.lake"
     spark = (
         SparkSession.builder.master("local[1]")
@@ -41,7 +41,7 @@ def main(jar: str, lake: str, output: str) -> None:
     try:
         names = {row["tableName"] for row in spark.sql("SHOW TABLES IN lake.lakebroker").collect()}
         assert names == TABLES.keys(), names
-        for name in TABLES:
+        for name in tables:
             pq.write_table(spark.table(f"lake.lakebroker.{name}").toArrow(), Path(output, f"{name}.parquet"))
         said = {}
         for statement in UPKEEP:
