@@ -467,7 +467,6 @@ def test_a_commit_that_another_round_cleaned_meanwhile_stays_so(
 )
 def test_a_commit_that_is_none_is_a_problem_of_its_table(lake: MarkedLake, content: bytes) -> None:
     """Readers do not open it, where there is a checkpoint of a later version."""
-    maintain(str(lake.lake), mirrored=True)
     lake.checkpoint()
     log = lake.lake / "message_index" / "_delta_log"
     sorted(log.glob("*.json"))[1].write_bytes(content)
