@@ -31,6 +31,7 @@ from store.message_store import MessageStore
 from structured_streaming.staging.wanted import EVERYTHING, Wanted
 from tests.support.brokers.with_lake import LakeBroker
 from tests.support.lakes.checks import rows
+from tests.support.lakes.copies import copy_folder
 from tests.support.lakes.maintained import reput
 
 FAR = 3_000_000
@@ -70,6 +71,23 @@ def events(broker: InProcessBroker, kind: journal_pb2.EventKind) -> list[int]:
 
 class Crash(BaseException):
     """The reput's end."""
+
+
+@pytest.fixture(scope="module")
+def lost(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, int]:
+    """A folder with what `lose_the_end` leaves, the lake beside the store; id and end of the log."""
+    folder = tmp_path_factory.mktemp("lost")
+    return (folder, *lose_the_end(folder, str(folder / "lake")))
+
+
+@pytest.fixture
+def end_lost(lost: tuple[Path, str, int], tmp_path: Path) -> tuple[str, int]:
+    """That in the test's own folder."""
+    folder, former, end = lost
+    copy_folder(folder, tmp_path / "copy")
+    for each in (tmp_path / "copy").iterdir():
+        each.rename(tmp_path / each.name)
+    return former, end
 
 
 def lose_the_end(
@@ -117,9 +135,9 @@ def assert_exact(lake: Path) -> None:
         assert [place for place, count in counts.items() if count > 1] == []
 
 
-def test_a_store_that_lost_its_end_goes_on_above_the_lake(tmp_path: Path) -> None:
+def test_a_store_that_lost_its_end_goes_on_above_the_lake(tmp_path: Path, end_lost: tuple[str, int]) -> None:
     lake = tmp_path / "lake"
-    former, end = lose_the_end(tmp_path, str(lake))
+    former, end = end_lost
     ends = queue_ends(Lake(str(lake)), rows(lake, "reput_progress")["broker"][0].as_py())
     assert ends["orders", 0] == 60
     with InProcessBroker(tmp_path, lakeLocation=str(lake)) as broker:
@@ -192,9 +210,11 @@ def test_a_batch_that_no_progress_covers_is_ahead_too(tmp_path: Path, table: str
     assert sorted(found) == [number for number in range(80) if number not in lost]
 
 
-def test_a_table_that_cannot_be_read_hides_no_lake_that_is_ahead(tmp_path: Path) -> None:
+def test_a_table_that_cannot_be_read_hides_no_lake_that_is_ahead(
+    tmp_path: Path, end_lost: tuple[str, int]
+) -> None:
     lake = tmp_path / "lake"
-    former, end = lose_the_end(tmp_path, str(lake))
+    former, end = end_lost
     for commit in (lake / "broker_stats" / "_delta_log").glob("*.json"):
         commit.write_text("no commit at all")
     with InProcessBroker(tmp_path, lakeLocation=str(lake)) as broker:
@@ -252,9 +272,9 @@ def lag(broker: InProcessBroker) -> dict[str, float]:
     }
 
 
+@pytest.mark.usefixtures("end_lost")
 def test_what_only_the_lake_has_is_counted_once(tmp_path: Path) -> None:
     lake = str(tmp_path / "lake")
-    lose_the_end(tmp_path, lake)
     with InProcessBroker(tmp_path, lakeLocation=lake) as broker:
         for here, there in ((11, 40), (0, 0)):
             assert lag(broker) == {
@@ -266,9 +286,9 @@ def test_what_only_the_lake_has_is_counted_once(tmp_path: Path) -> None:
         assert lag(broker)["rocketmq_consumer_lag_messages"] == 60
 
 
-def test_the_option_keeps_the_start_from_it(tmp_path: Path) -> None:
+def test_the_option_keeps_the_start_from_it(tmp_path: Path, end_lost: tuple[str, int]) -> None:
     lake = str(tmp_path / "lake")
-    former, end = lose_the_end(tmp_path, lake)
+    former, end = end_lost
     with pytest.raises(StartError, match=r"its end was lost.*lakeNewLogWhenAhead=true"):
         InProcessBroker(tmp_path, lakeLocation=lake, lakeNewLogWhenAhead="false").__enter__()
     with InProcessBroker(tmp_path) as broker:
@@ -288,9 +308,11 @@ STEPS: list[tuple[Any, str]] = [
 ]
 
 
-def test_a_crash_at_any_step_leads_to_the_same_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_crash_at_any_step_leads_to_the_same_log(
+    tmp_path: Path, end_lost: tuple[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     lake, images = str(tmp_path / "lake"), list[Path]()
-    former, _ = lose_the_end(tmp_path, lake)
+    former, _ = end_lost
     root = tmp_path / "store"
 
     def imaged(step: Callable[..., Any]) -> Callable[..., Any]:
@@ -325,9 +347,9 @@ def test_a_crash_at_any_step_leads_to_the_same_log(tmp_path: Path, monkeypatch: 
             assert bodies(broker) == ["60"]
 
 
+@pytest.mark.usefixtures("end_lost")
 def test_a_log_that_is_half_begun_needs_the_lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lake = tmp_path / "lake"
-    lose_the_end(tmp_path, str(lake))
     with monkeypatch.context() as patched:
         patched.setattr(new_log, "raise_queues", lambda *_: 1 // 0)
         with pytest.raises(ZeroDivisionError):
@@ -343,10 +365,10 @@ def test_a_log_that_is_half_begun_needs_the_lake(tmp_path: Path, monkeypatch: py
 
 
 def test_a_lake_that_cannot_be_read_at_first_is_compared_at_the_next_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, end_lost: tuple[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lake = str(tmp_path / "lake")
-    former, _ = lose_the_end(tmp_path, lake)
+    former, _ = end_lost
 
     def unreachable(*_: Any) -> int:
         raise LakeUnreachableError("away")
