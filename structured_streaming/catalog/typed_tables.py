@@ -242,8 +242,8 @@ class CatalogTyped:
                 "batch",
                 "map_keys(table_versions) AS tables",
             )
-            found = rows.orderBy("broker", "log_id", "end_offset").collect()
-        for row in found:
+            found = rows.collect()
+        for row in sorted(found, key=lambda row: (row.broker, row.log_id, row.end_offset)):
             if row.batch <= declared.since or declared.table not in (row.tables or ()):
                 yield Batch(row.broker, row.log_id, row.start_offset, row.end_offset)
 

@@ -24,6 +24,7 @@ WITH_MESSAGES = ("consume_queue", "message_index", "messages")
 _LOOKED_AT = {
     "broker",
     "log_id",
+    "physical_offset",
     "topic",
     "queue_id",
     "queue_offset",
