@@ -27,6 +27,7 @@ from lakebroker_testing.gateway import Gateway
 from lakebroker_testing.official_client import OfficialClient
 from lakebroker_testing.prestarted import run
 from store.log.recovery import IDENTITY_FILE
+from tests.suite.evidence import LONG
 from tests.support.brokers.clusters import Host, routes
 from tests.support.peers.raw_http2 import GOAWAY, RawPeer
 from tests.support.waiting import LIMIT_S, wait_until
@@ -257,3 +258,13 @@ def test_brokers_that_got_the_signal_already_are_let_end(with_name_server: Host)
     assert host.process.wait(LIMIT_S) == 0
     assert "second signal" not in host.log.read_text()
     assert not list(host.stores.glob("*/abort"))
+
+
+@LONG  # their standard input ends then, which test_stop_signals.py shows for one
+def test_brokers_end_with_a_supervisor_that_is_killed(tmp_path: Path) -> None:
+    with two_brokers(tmp_path) as host:
+        pids = [each["pid"] for each in host.brokers()]
+        host.process.kill()
+        host.process.wait()
+        wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
+        assert not list(host.stores.glob("*/abort"))
