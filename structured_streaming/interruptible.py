@@ -152,7 +152,7 @@ def of_jobs(session: SparkSession, work: Callable[[], T]) -> tuple[T, int]:
 
     if not ours:  # the platform cancels by what it set for this thread
         if threading.current_thread() is not threading.main_thread():
-            with _active_meanwhile(session):
+            with active_meanwhile(session):
                 return work(), 0
         run = inheritable_thread_target(session)(run)
     try:
@@ -187,7 +187,7 @@ def activate(session: SparkSession) -> None:
 
 
 @contextmanager
-def _active_meanwhile(session: SparkSession) -> Iterator[None]:
+def active_meanwhile(session: SparkSession) -> Iterator[None]:
     """As `activate`; afterwards the thread has the session again that it had."""
     of_jvm: Any = session._get_j_spark_session_class(session._jvm)
     before = of_jvm.getActiveSession()

@@ -153,14 +153,15 @@ FUNCTIONS = (
 )
 
 
-def in_spark(schema: str = "") -> list[str]:
-    """Statements that make the functions: temporary ones of a session or, with a schema's quoted name, those of a catalog."""
-    return [
-        f"CREATE OR REPLACE {'FUNCTION ' + schema + '.' if schema else 'TEMPORARY FUNCTION '}{each.name}("
+def in_spark(schema: str = "") -> dict[str, str]:
+    """By a function's name, the statement that makes it: a temporary one of a session or, with a schema's quoted name, one of a
+    catalog."""
+    return {
+        each.name: f"CREATE OR REPLACE {'FUNCTION ' + schema + '.' if schema else 'TEMPORARY FUNCTION '}{each.name}("
         + ", ".join(f"{name} {kind}" for name, kind in each.parameters)
         + f") RETURNS {each.returns} COMMENT '{each.comment}' RETURN {each.spark}"
         for each in FUNCTIONS
-    ]
+    }
 
 
 def in_duckdb() -> list[str]:

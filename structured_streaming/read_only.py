@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from structured_streaming.errors import ReadOnlyError
+from structured_streaming.interruptible import active_meanwhile
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -35,37 +36,57 @@ _CALLS = frozenset({"reflect", "try_reflect", "java_method"})
 
 def check_read_only(session: SparkSession, statement: str) -> None:
     """Raises ReadOnlyError when the statement may change something, pyspark's ParseException for bad SQL."""
-    parser = session._jsparkSession.sessionState().sqlParser()
-    plan = parser.parsePlan(statement)
-    if kind_of(plan) == "ExplainCommand":
-        plan = plan.logicalPlan()
+    plan = parsed(session, statement)
     if _INFORMATION.fullmatch(kind_of(plan)):
         return
-    if kind_of(plan) == "CreateViewCommand" and plan.viewType().toString() == "LocalTempView":
-        plan = plan.plan()
-    for node in tree_of(plan):
+    for node in tree_of(query_of(plan)):
         if not QUERY.fullmatch(kind_of(node)):
             raise ReadOnlyError(_words(kind_of(node)))
         for call in functions_of(node):
+            if call is None:
+                raise ReadOnlyError("a function that IDENTIFIER names, which may be any (write its name),")
             if call in _CALLS:
                 raise ReadOnlyError(f"{call}(), which calls any Java method,")
+
+
+def parsed(session: SparkSession, statement: str) -> Any:
+    """The plan of a statement as Spark's parser makes it; of an EXPLAIN, that which it explains. Raises pyspark's ParseException."""
+    with active_meanwhile(session):  # the parser has its options from the thread's session
+        plan = session._jsparkSession.sessionState().sqlParser().parsePlan(statement)
+    return plan.logicalPlan() if kind_of(plan) == "ExplainCommand" else plan
+
+
+def query_of(plan: Any) -> Any:
+    """The query of a temporary view that a plan makes; other plans as they are."""
+    temporary = kind_of(plan) == "CreateViewCommand" and plan.viewType().toString() == "LocalTempView"
+    return plan.plan() if temporary else plan
 
 
 def tree_of(plan: Any) -> Iterator[Any]:
     """The plan and all plans in it: children, common table expressions, subqueries."""
     yield plan
-    for below in (plan.children(), plan.innerChildren(), plan.subqueries()):
+    inner, subqueries = plan.innerChildren(), plan.subqueries()
+    for below in (plan.children(), subqueries, *(() if inner.equals(subqueries) else (inner,))):
         for each in each_of(below):
             yield from tree_of(each)
 
 
-def functions_of(plan: Any) -> Iterator[str]:
-    """Names of the functions that a node calls, in lower case and without their namespaces."""
+def functions_of(plan: Any) -> Iterator[str | None]:
+    """Names of the functions that a node calls, in lower case and without their namespaces; None for one whose name is an
+    expression."""
     waiting = list(each_of(plan.expressions()))
+    if kind_of(plan) == "WithWindowDefinition":  # they stand in a map, which `expressions` leaves out
+        for window in each_of(plan.windowDefinitions().values()):
+            waiting.extend(each_of(window.children()))
     while waiting:
         expression = waiting.pop()
         if kind_of(expression) == "UnresolvedFunction":
             yield str(expression.nameParts().last()).lower()
+        if (
+            kind_of(expression) == "ExpressionWithUnresolvedIdentifier"
+            and not expression.otherExprs().isEmpty()
+        ):
+            yield None  # without arguments it is a column, or no function that calls Java
         waiting.extend(each_of(expression.children()))
 
 

@@ -31,7 +31,7 @@ from structured_streaming.tables import TABLES
 from structured_streaming.union.instants import age_of
 from structured_streaming.union.lakes import CatalogLake, FolderLake, ReadableLake
 from structured_streaming.union.names import LakeNames
-from structured_streaming.union.tables import UnionTables, frames, frames_as_of
+from structured_streaming.union.tables import SessionTables, UnionTables, frames, frames_as_of
 from structured_streaming.without_pandas import let_pandas_in
 
 if TYPE_CHECKING:
@@ -47,8 +47,8 @@ def lake_session(
     tell: Callable[[str], None] = lambda line: None,
     as_of: str = "",
 ) -> tuple[SparkSession, LakeNames]:
-    """A Spark session, and the tables and views of the lake: as temporary views where a statement is bound, as `query` does; `tell` gets
-    a line before it takes long, and one that says how old tables are.
+    """A Spark session, and the names that statements may use of the lake, which `query` binds; `tell` gets a line before it takes
+    long, and one that says how old tables are.
 
     A session that is there already is not changed: the one that is returned is beside it (`provided_session.py`). `master` is for where
     there is none, empty: `local[2]`.
@@ -149,11 +149,11 @@ def query(
     statement: str,
     *,
     write: bool = False,
-    tables: LakeNames | UnionTables | None = None,
+    tables: SessionTables | None = None,
 ) -> pa.Table:
     """The rows of one statement, on the driver; timestamps in UTC, to the microsecond.
 
-    `tables` are those that it may name. With a union's it must only read. Types without an Arrow form
+    `tables` has what it may name. A statement over a union must only read. Types without an Arrow form
     (intervals, variants) come as text. Raises ReadOnlyError, LakeError for bad SQL and for what fails while it runs.
     """
     from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]

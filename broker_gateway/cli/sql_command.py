@@ -36,8 +36,7 @@ if TYPE_CHECKING:
 
     from structured_streaming.embedded.limits import Limits
     from structured_streaming.embedded.running import Running
-    from structured_streaming.union.names import LakeNames
-    from structured_streaming.union.tables import UnionTables
+    from structured_streaming.union.tables import SessionTables
 
 _HELP = """Answers SQL over the lake's tables and views; interactive without a statement.
 
@@ -247,10 +246,10 @@ def _spark(lake: str, asked: _Asked, form: Form) -> Iterator[Engine]:
     from structured_streaming.interruptible import started
     from structured_streaming.sql import lake_session, union_session
 
-    opened: list[LakeNames | UnionTables] = []
+    opened: list[SessionTables] = []
 
     def start() -> SparkSession:
-        tables: LakeNames | UnionTables
+        tables: SessionTables
         if asked.source:
             session, tables = union_session(lake, asked.source, asked.master, tell)
         else:

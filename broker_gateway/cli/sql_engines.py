@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 
     from structured_streaming.embedded.engine import EmbeddedEngine
     from structured_streaming.embedded.limits import Limits
-    from structured_streaming.union.names import LakeNames
-    from structured_streaming.union.tables import UnionTables
+    from structured_streaming.union.tables import SessionTables
 
 
 class Form(NamedTuple):
@@ -73,7 +72,7 @@ def embedded(engine: EmbeddedEngine, form: Form) -> Engine:
     return Engine(divided, run)
 
 
-def of_spark(session: SparkSession, form: Form, tables: LakeNames | UnionTables, *, write: bool) -> Engine:
+def of_spark(session: SparkSession, form: Form, tables: SessionTables, *, write: bool) -> Engine:
     """Spark: results come whole, on the driver."""
     from broker_gateway.cli.statements import divided
     from structured_streaming.interruptible import of_jobs, pass_on

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from structured_streaming.catalog.names import CatalogSchema
 from structured_streaming.catalog.spark_errors import said, spark_errors
-from structured_streaming.latency_functions import FUNCTIONS, in_spark
+from structured_streaming.latency_functions import in_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -16,16 +16,13 @@ if TYPE_CHECKING:
 
 def function_makers(session: SparkSession) -> dict[str, Callable[[], object]]:
     """By a function's name, what makes it as a temporary one of the session."""
-    return {
-        each.name: functools.partial(session.sql, statement)
-        for each, statement in zip(FUNCTIONS, in_spark(), strict=True)
-    }
+    return {name: functools.partial(session.sql, statement) for name, statement in in_spark().items()}
 
 
 def make_functions(session: SparkSession, schema: CatalogSchema, tell: Callable[[str], None]) -> None:
     """Makes them in the schema, in the place of those of an earlier version; `tell` gets a line where the catalog takes none."""
     try:
-        for statement in in_spark(schema.quoted):
+        for statement in in_spark(schema.quoted).values():
             session.sql(statement)
     except spark_errors() as error:
         tell(

@@ -22,8 +22,7 @@ from structured_streaming.notebooks import parameters
 from structured_streaming.notebooks.errors import NotebookError
 from structured_streaming.notebooks.sizes import TableSize, sizes
 from structured_streaming.provided_session import beside, is_hosted
-from structured_streaming.union.names import LakeNames
-from structured_streaming.union.tables import UnionTables
+from structured_streaming.union.tables import SessionTables, UnionTables
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -46,7 +45,7 @@ class NotebookLake:
         session: SparkSession,
         location: str,
         values: Mapping[str, str],
-        tables: LakeNames | UnionTables,
+        tables: SessionTables,
         *,
         own: bool,
     ) -> None:
@@ -58,7 +57,7 @@ class NotebookLake:
 
     @property
     def spark(self) -> SparkSession:
-        """With the lake's tables and views under their names; times in UTC. Raises NotebookError."""
+        """With the lake's tables and views under their names; times in UTC. Raises NotebookError and pyspark's errors."""
         try:
             self._tables.bind_all()
         except LakeError as error:
@@ -146,13 +145,8 @@ def open_lake(namespace: Mapping[str, Any], *names: str) -> NotebookLake:
                 "brokers cannot be read over Spark Connect: leave the parameter brokers empty, or run where the driver is"
             )
         lake = sql.lake_in(session, location)
-        tables: LakeNames | UnionTables
-        if source:
-            tables = UnionTables(session, lake, source, print)
-        else:
-            tables = sql.names_of(session, lake)
-            if session is there:  # over Spark Connect, which does not show how it parses a statement
-                tables.bind_all()
+        tables: SessionTables
+        tables = UnionTables(session, lake, source, print) if source else sql.names_of(session, lake)
     except LakeError as error:
         raise NotebookError(str(error)) from None
     print(f"{location}, in the Spark session that already exists")
@@ -176,7 +170,7 @@ def session_there(namespace: Mapping[str, Any]) -> SparkSession | None:
 def _in_own(location: str, source: Mapping[str, str], values: Mapping[str, str]) -> NotebookLake:
     """Raises LakeError."""
     session: SparkSession
-    tables: LakeNames | UnionTables
+    tables: SessionTables
     if source:
         session, tables = sql.union_session(location, source, tell=print)
     else:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from structured_streaming.read_only import each_of, kind_of, tree_of
+from structured_streaming.read_only import each_of, kind_of, parsed, tree_of
 from structured_streaming.tables import TABLES, Table
 
 if TYPE_CHECKING:
@@ -41,12 +41,9 @@ def columns_read(
     Runs nothing. Raises pyspark's errors for bad SQL.
     """
     state = session._jsparkSession.sessionState()
-    parsed = state.sqlParser().parsePlan(statement)
-    if kind_of(parsed) == "ExplainCommand":
-        parsed = parsed.logicalPlan()
     jvm: Any = session._jvm
     skip = jvm.org.apache.spark.sql.execution.CommandExecutionMode.SKIP()
-    plan = state.optimizer().execute(state.executePlan(parsed, skip).analyzed())
+    plan = state.optimizer().execute(state.executePlan(parsed(session, statement), skip).analyzed())
     named = set(_ids(plan.output()))
     read: list[Any] = []
     for node in tree_of(plan):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from structured_streaming.catalog.lake_functions import function_makers
 from structured_streaming.catalog.lake_views import make_temporary
-from structured_streaming.read_only import QUERY, functions_of, kind_of, tree_of
+from structured_streaming.read_only import QUERY, functions_of, kind_of, parsed, query_of, tree_of
 from structured_streaming.views import VIEWS, View, leaving_out
 
 if TYPE_CHECKING:
@@ -35,14 +35,14 @@ class LakeNames:
         }
 
     def bind(self, statement: str) -> None:
-        """Makes the names that a statement uses, and all of them for one that is no query, such as SHOW TABLES. Raises LakeError,
-        pyspark's for bad SQL."""
+        """Makes the names that a statement uses, and all of them for one that is no query, such as SHOW TABLES. Raises LakeError
+        and pyspark's errors."""
         if self._missing:
             used = names_in(self._session, statement)
             self._make(self._missing if used is None else used)
 
     def bind_all(self) -> None:
-        """Makes every name, for statements that are not seen here. Raises LakeError."""
+        """Makes every name, for statements that are not seen here. Raises LakeError and pyspark's errors."""
         self._make(self._missing)
 
     def close(self) -> None:
@@ -63,14 +63,21 @@ class LakeNames:
 
 
 def names_in(session: SparkSession, statement: str) -> set[str] | None:
-    """Tables, views and functions that a statement names, in lower case; None where it may use others: it is no query. Raises
-    pyspark's ParseException."""
-    found = set()
-    for node in tree_of(session._jsparkSession.sessionState().sqlParser().parsePlan(statement)):
+    """Tables, views and functions that a statement names, in lower case; None where it may use others: it is no query, it names
+    something by an expression, or the session is one of Spark Connect, which does not show its parser. Raises pyspark's ParseException."""
+    if not hasattr(session, "_jsparkSession"):
+        return None
+    found = set[str]()
+    for node in tree_of(query_of(parsed(session, statement))):
         kind = kind_of(node)
-        if not QUERY.fullmatch(kind) or kind == "RelationTimeTravel":  # which does not show its relation
+        if not QUERY.fullmatch(kind):
+            return None
+        if kind == "RelationTimeTravel":  # its relation is none of its children
             return None
         if kind == "UnresolvedRelation":
             found.add(str(node.multipartIdentifier().last()).lower())
-        found.update(functions_of(node))
+        for called in functions_of(node):
+            if called is None:
+                return None
+            found.add(called)
     return found

@@ -189,16 +189,17 @@ def frames_as_of(
         return below(lake.frame(name) if then is None else then, name, instant)
 
     tell(as_of(instant))
-    return {name: functools.partial(frame, name) for name in (*TABLES, *_typed_tables(lake))}
+    return {name: functools.partial(frame, name) for name in _names(lake)}
 
 
 def frames(lake: ReadableLake) -> dict[str, Callable[[], DataFrame]]:
     """What makes the frame of each table as it is."""
-    return {name: functools.partial(lake.frame, name) for name in (*TABLES, *_typed_tables(lake))}
+    return {name: functools.partial(lake.frame, name) for name in _names(lake)}
 
 
-def _typed_tables(lake: ReadableLake) -> list[str]:
-    return [declared.table for declared in lake.typed()]
+def _names(lake: ReadableLake) -> list[str]:
+    """Of its tables, typed ones too."""
+    return [*TABLES, *(declared.table for declared in lake.typed())]
 
 
 def below(frame: DataFrame, name: str, instant: Instant) -> DataFrame:
@@ -237,3 +238,7 @@ def _offsets(of: Mapping[LogState, int]) -> str:
     return json.dumps(
         {state.broker: {"log_id": state.log_id, "offset": offset} for state, offset in of.items()}
     )
+
+
+SessionTables = LakeNames | UnionTables
+"""What statements of a session may name: of a lake alone, or of a lake and logs."""

@@ -30,6 +30,7 @@ from structured_streaming.embedded.engine import EmbeddedEngine
 from structured_streaming.notebooks import session as notebook_session
 from structured_streaming.notebooks.parameters import PARAMETERS
 from structured_streaming.tables import TABLES
+from structured_streaming.views import VIEWS
 from tests.suite.evidence import LONG
 from tests.support.lakes.empty import empty_lake
 from tests.support.lakes.notebook import HOSTILE, HOSTILE_TOPIC, HOURS, SPOILED, make_lake
@@ -365,6 +366,7 @@ def test_the_tour_shows_topics_events_and_reasons(ran: Runs, engine: EmbeddedEng
     assert bars(left.drawn["events_figure"]) == dict(events)
     assert "no such account" in left.printed
     assert "again-1" in left.printed
+    assert all(view.name in left.printed for view in VIEWS)
 
 
 def test_a_session_that_was_there_lives_on_with_its_settings_and_views(ran: Runs, session: Session) -> None:

@@ -22,6 +22,7 @@ from broker_gateway.cli.sql_session import run_text
 from structured_streaming.errors import LakeError, ReadOnlyError
 from structured_streaming.read_only import check_read_only
 from structured_streaming.sql import query
+from structured_streaming.union.names import LakeNames
 from tests.support.lakes.empty import empty_lake
 from tests.support.lakes.viewed import add
 from tests.support.machines.zones import local_time
@@ -94,6 +95,8 @@ WRITES = {
     "SELECT TRANSFORM(a) USING 'touch {lake}/out' AS (b) FROM (SELECT 1 a)": "SCRIPT TRANSFORMATION",
     "SELECT (SELECT max(b) FROM (SELECT TRANSFORM(a) USING 'cat' AS (b) FROM (SELECT 1 a)))": "SCRIPT TRANSFORMATION",
     "SELECT reflect('java.lang.System', 'setProperty', 'a', 'b')": "reflect()",
+    "SELECT sum(a) OVER w FROM (SELECT 1 a) WINDOW w AS (ORDER BY reflect('java.lang.System', 'getProperty', 'a'))": "reflect()",
+    "SELECT IDENTIFIER('reflect')('java.lang.System', 'setProperty', 'a', 'b')": "a function that IDENTIFIER names",
     "CREATE TEMP VIEW v AS SELECT java_method('java.lang.System', 'setProperty', 'a', 'b')": "java_method()",
 }
 READS = (
@@ -116,6 +119,7 @@ READS = (
     "EXPLAIN SELECT * FROM messages",
     "CREATE OR REPLACE TEMP VIEW mine AS SELECT * FROM messages",
     "TABLE messages",
+    "SELECT IDENTIFIER('topic') FROM messages",
 )
 
 
@@ -209,6 +213,7 @@ def test_what_fails_while_it_runs_is_one_error(spark: SparkSession, lake: Path) 
 def test_statements_end_with_the_first_that_fails(
     spark: SparkSession, capsys: pytest.CaptureFixture[str], text: str, said: str
 ) -> None:
+    nothing = LakeNames(spark, {}, ())
     with pytest.raises(LakeError, match=said):
-        run_text(of_spark(spark, Form("csv", escape=True), None, write=False), text)
+        run_text(of_spark(spark, Form("csv", escape=True), nothing, write=False), text)
     assert capsys.readouterr().out.split() == ["a", "1", "a", "2"]
