@@ -53,9 +53,10 @@ class Gateway:
         patient: bool = False,
         **options: str,
     ) -> None:
-        """`wrapper` goes before the command, such as one that enters a namespace; `limits` are for who has none; `patient` stands for
-        `PATIENT`."""
+        """`wrapper` goes before the command, such as one that enters a namespace; `limits` are those of the process, not with a
+        `wrapper`; `patient` stands for `PATIENT`."""
         folder.mkdir(parents=True, exist_ok=True)
+        assert not (wrapper and limits)
         self._wrapper, self._limits = wrapper, limits
         self._file = ["-c", str(config_file)] if config_file is not None else []
         self.folder = folder

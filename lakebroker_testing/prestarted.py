@@ -101,7 +101,9 @@ class _Server:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._environment = dict(os.environ)  # of before any test: forks find no packages of one's
+        self._environment = dict(
+            os.environ
+        )  # taken before any test runs: packages on a test's PYTHONPATH must not reach the server
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
 

@@ -221,7 +221,7 @@ def test_a_change_that_is_refused_is_not_in_force_and_the_stop_is_clean(
         client = Client(gateway.address)
         assert client.send("t", BODY).status.code == pb.OK
         disk.fill()
-        send_until_refused(client)  # groups have what is too little for a message
+        send_until_refused(client)  # what is left is too small for a message, but still holds groups
         client.channel.close()
         refused = asyncio.run(fill_the_log(gateway.remoting_port))
         assert gateway.terminate() == 0

@@ -113,7 +113,7 @@ def take_all(client: Client, group: str) -> dict[str, bytes]:
 
 
 def test_a_failed_fdatasync(tmp_path: Path) -> None:
-    """Also of the stop behind it, which says so."""
+    """No send is answered as stored any more, and the stop says that the log was not written."""
     with FaultyGateway(tmp_path, flushIntervalCommitLog="20") as gateway:
         client = Client(gateway.address)
         senders = Senders(gateway.address)

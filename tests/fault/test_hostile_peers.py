@@ -175,6 +175,7 @@ def test_hostile_peers_of_every_kind(
         "seconds": HOSTILE_S,
         "kinds": [each for each in KINDS if transport == "http2" or each not in GRPCIO_CANNOT],
         "answers": str(tmp_path / "answers"),
+        "rounds": str(tmp_path / "rounds"),
     }
     (tmp_path / "plan.json").write_text(json.dumps(plan))
     program = [sys.executable, "-m", "tests.support.peers.hostile_clients", str(tmp_path / "plan.json")]
@@ -183,6 +184,7 @@ def test_hostile_peers_of_every_kind(
         wait_until(Path(plan["answers"]).exists)  # they begin
         open_files, most = asyncio.run(_watched(gateway, honest.run(HOSTILE_S)))
         assert hostile.wait(300) == 0
+    assert json.loads(Path(plan["rounds"]).read_text()).keys() == set(plan["kinds"])
     assert gateway.process.poll() is None
     record_property("honest_calls", len(honest.waits))
     record_property("quiet_p99_ms", quiet.p99_ms())

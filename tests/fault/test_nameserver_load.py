@@ -160,7 +160,7 @@ def test_others_are_served_while_a_large_registration_is_read(
         witness = Witness(server)
         await witness.start()
         before = memory_mib(server.process)
-        topics = {f"topic-{number}": TopicConfig(f"topic-{number}") for number in range(40_000)}
+        topics = {f"topic-{number}": TopicConfig(f"topic-{number}") for number in range(80_000)}
         body = RegisterBrokerBody(DataVersion(0, 1, 1), topics).encode(compress=True)
         client = RemotingClient()
         registering = asyncio.create_task(

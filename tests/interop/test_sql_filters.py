@@ -10,11 +10,13 @@ import pytest
 
 from broker_gateway.delivery.filters.message_filter import FilterExpressionError
 from broker_gateway.delivery.filters.sql92 import parse_sql_filter
+from broker_gateway.protocol.codes import RequestCode
 from lakebroker_testing.gateway import Gateway
 from lakebroker_testing.official_client import OfficialClient, when_started
 from lakebroker_testing.real_rocketmq import RocketMQ
 from tests.suite.evidence import EVIDENCE
-from tests.support.rocketmq.requests import create
+from tests.support.rocketmq.requests import create, done
+from tests.support.waiting import wait_until
 
 CASES = 20_000 if EVIDENCE else 4_000
 NAMES = ("a", "b", "c_1", "$d", "TAGS", "gone")
@@ -173,11 +175,14 @@ FILTERS = [
 ]
 
 
-def received(address: str) -> list[list[str]]:
+PRICES = ("4", "5", "11", "15", "16", "many", "10.5", "-1")
+
+
+def received(address: str, remoting: str) -> list[list[str]]:
     """Bodies of what an official client gets by each filter, in a group each."""
     with OfficialClient() as official:
         when_started(official, "producer", endpoints=address, topics=[TOPIC])
-        for number, price in enumerate(("4", "5", "11", "15", "16", "many", "10.5", "-1")):
+        for number, price in enumerate(PRICES):
             properties = {"price": price} | (
                 {"region": ("north", "south", "east")[number % 3]} if number % 4 else {}
             )
@@ -188,6 +193,12 @@ def received(address: str) -> list[list[str]]:
                 "keys": [f"k{number}"],
             }
             when_started(official, "send", **sent, properties=properties)
+        queue = {"topic": TOPIC, "queueId": "0"}
+        wait_until(
+            lambda: (
+                int(done(remoting, RequestCode.GET_MAX_OFFSET, **queue).ext_fields["offset"]) == len(PRICES)
+            )
+        )
         found = []
         for number, expression in enumerate(FILTERS):
             asked = {
@@ -202,7 +213,7 @@ def received(address: str) -> list[list[str]]:
 
 
 def first_bodies(official: OfficialClient) -> list[str]:
-    """Of the first answer that has any: the one queue has fewer messages than an answer may have."""
+    """Those of the first answer that has any: all messages are in the one queue, and fewer than an answer may have."""
     while not (messages := when_started(official, "receive", max=32, invisible_s=30)["messages"]):
         pass
     return [each["body"] for each in messages]
@@ -212,8 +223,9 @@ def first_bodies(official: OfficialClient) -> list[str]:
 def test_an_official_client_gets_what_it_gets_of_the_real_proxy(tmp_path: Path, rocketmq: RocketMQ) -> None:
     made = {TOPIC: (1, "NORMAL")}, {f"{TOPIC}-{number}": {} for number in range(len(FILTERS))}
     create(rocketmq.broker_address, *made)
-    theirs = received(rocketmq.address)
+    theirs = received(rocketmq.address, rocketmq.broker_address)
     with Gateway(tmp_path / "gateway") as gateway:
-        create(f"127.0.0.1:{gateway.remoting_port}", *made)
-        assert received(gateway.address) == theirs
+        remoting = f"127.0.0.1:{gateway.remoting_port}"
+        create(remoting, *made)
+        assert received(gateway.address, remoting) == theirs
     assert all(0 < len(bodies) < 8 for bodies in theirs)

@@ -53,7 +53,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
 
 @pytest.fixture(scope="module")
 def with_name_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
-    """Likewise."""
+    """As `shared`, with a name server in the first broker."""
     with two_brokers(tmp_path_factory.mktemp("named"), with_name_server=True) as started:
         yield started
 
@@ -145,6 +145,14 @@ def test_brokers_of_one_host_hand_over_without_a_name_server(shared: Host) -> No
     assert len({next(iter(places))[0] for places in found.values()}) == 2, "some at each broker"
 
 
+@LONG  # that all end is a unit test of the supervisor, what a broker says is in test_start.py
+def test_a_broker_that_cannot_start_stops_all(tmp_path: Path) -> None:
+    done = ended(tmp_path, "--set", "tlsCertPath=/nowhere")
+    assert not list(tmp_path.iterdir()), "a single broker may begin there"
+    assert done.returncode == 253
+    assert "tlsKeyPath is missing" in done.stderr + done.stdout
+
+
 def test_a_folder_that_is_a_store_already_is_refused_and_stays_as_it_is(tmp_path: Path) -> None:
     with Gateway(tmp_path) as gateway:
         assert gateway.terminate() == 0
@@ -205,16 +213,16 @@ def test_a_folder_that_cannot_be_made_is_one_error() -> None:
 
 
 def test_a_signal_to_the_process_group_stops_all_in_an_orderly_way(shared: Host) -> None:
-    brokers = shared.brokers()
+    brokers, before = shared.brokers(), len(shared.log.read_text())
     os.killpg(shared.process.pid, signal.SIGINT)
     assert shared.process.wait(LIMIT_S) == 0
-    assert shared.log.read_text().count(" stopped ") == 2
+    assert shared.log.read_text()[before:].count(" stopped ") == 2
     assert not shared.ports.exists()
     assert not any(Path(f"/proc/{broker['pid']}").exists() for broker in brokers)
     assert not list(shared.stores.glob("*/abort"))
 
 
-def test_all_are_at_the_name_server_in_the_first(with_name_server: Host) -> None:
+def test_all_brokers_register_with_the_name_server_in_the_first_of_them(with_name_server: Host) -> None:
     names = {each["name"] for each in with_name_server.brokers()}
     address = f"127.0.0.1:{with_name_server.name_server_port}"
 

@@ -60,8 +60,8 @@ def test_the_end_of_its_input_stops_it(tmp_path: Path) -> None:
         process = start("gateway", *given, stdin=theirs, stdout=log, stderr=log)
     os.close(theirs)
     try:
-        wait_until(ports.exists)
-        os.close(ours)
+        with os.fdopen(ours, "w"):
+            wait_until(ports.exists)
         assert process.wait(LIMIT_S) == 0
     finally:
         process.kill()

@@ -69,9 +69,7 @@ def test_a_log_that_spark_wrote_to_forgets_too_and_an_open_session_reads_the_new
     lake.assert_whole()
 
 
-def test_union_views_and_earlier_instants_leave_them_out(
-    spark: SparkSession, lake: MarkedLake, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_union_views_and_earlier_instants_leave_them_out(spark: SparkSession, lake: MarkedLake) -> None:
     others = [f"OTHER{n}" for n in range(3)]
     (log,) = lake.mine().by_log
     lake.append()

@@ -145,9 +145,7 @@ def test_no_worker_takes_a_gibibyte(filled: Filled) -> None:
     assert max(filled.memory) < MOST_BYTES
 
 
-def test_spark_reads_whatever_the_logs_held(
-    spark: SparkSession, filled: Filled, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_spark_reads_whatever_the_logs_held(spark: SparkSession, filled: Filled) -> None:
     names_of(spark, lake_in(spark, str(filled.lake))).bind("TABLE messages")
     bodies = spark.sql(
         "SELECT message_id, body_encoding, count(*), max(length(body)) FROM messages "

@@ -94,7 +94,7 @@ class AgedLake:
         return list(found.select([name for name in found.column_names if name != "body"]).to_pylist())
 
     def all_rows(self) -> dict[str, list[Row]]:
-        """Of tables with messages, what `left_of` and `place` look at."""
+        """The rows of tables with messages, with the columns that tests look at."""
         found = {}
         for table in WITH_MESSAGES:
             columns = [name for name in TABLES[table].schema.names if name in _LOOKED_AT]

@@ -19,6 +19,7 @@ import sys
 import threading
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import TextIO
@@ -71,6 +72,8 @@ class Hostile:
     def __init__(self, ports: dict[str, int], seconds: float, answers: TextIO) -> None:
         self.ports = ports
         self.until = time.monotonic() + seconds
+        self.rounds = Counter[str]()
+        """Begun, of each kind."""
         self._answers = answers
         self._lock = threading.Lock()
 
@@ -95,10 +98,14 @@ class Hostile:
         with self._lock:
             self._answers.write(f"{message_id} {outcome}\n")
 
-    def repeat(self, kind: Callable[[Hostile], None]) -> None:
-        while not self.over():
+    def repeat(self, name: str, kind: Callable[[Hostile], None]) -> None:
+        """Until the time is over, once at least."""
+        while True:
+            self.rounds[name] += 1
             with contextlib.suppress(OSError, AssertionError, Ended):
                 kind(self)
+            if self.over():
+                return
             time.sleep(0.05)
 
 
@@ -388,7 +395,7 @@ def main(plan_file: str) -> None:
     with Path(plan["answers"]).open("w") as answers:
         hostile = Hostile(plan["ports"], plan["seconds"], answers)
         threads = [
-            threading.Thread(target=hostile.repeat, args=(kind,), daemon=True)
+            threading.Thread(target=hostile.repeat, args=(name, kind), daemon=True)
             for name, (kind, count) in KINDS.items()
             if name in plan["kinds"]
             for _ in range(count)
@@ -397,6 +404,7 @@ def main(plan_file: str) -> None:
             each.start()
         for each in threads:
             each.join(max(0.0, hostile.until + _END_S - time.monotonic()))
+        Path(plan["rounds"]).write_text(json.dumps(hostile.rounds))
         hostile.end()
 
 

@@ -223,7 +223,8 @@ def test_what_is_kept_is_bounded(lake: ReputLake, monkeypatch: pytest.MonkeyPatc
     """A version every five minutes for hours: snapshots, versions, manifests and files of an hour stay, and a few more."""
     name, folder = CONSUME_QUEUE.name, metadata_of(lake, CONSUME_QUEUE.name)
     monkeypatch.setattr(manifests, "ENTRIES", 64)
-    real, files, count = time.time, [], rounds(30, 60)
+    monkeypatch.setattr(mirror, "TIDIED", 8)
+    real, files, count = time.time, [], rounds(36, 60)
     start = real() - 300 * count
     for number, _ in enumerate(batches(lake, count)):
         now = start + 300 * number
