@@ -13,6 +13,7 @@ from broker_gateway.api.remoting.ports import Ports, take_ports
 from broker_gateway.config.gateway import GatewayConfig, load_config
 from broker_gateway.runtime.errors import OptionError, StartError
 from broker_gateway.runtime.ports import Wanted, check_ports
+from lakebroker_testing.ports import free_ports
 
 
 def config(port: int, address: str = "127.0.0.1") -> GatewayConfig:
@@ -30,7 +31,7 @@ def assert_taken(port: int) -> None:
 
 def left_by_connections() -> int:
     """A port with a connection in TIME_WAIT, as a broker that was stopped leaves it."""
-    ports = take_ports(config(0))
+    ports = take_ports(config(*free_ports(1)))
     ports.listen()
     with connect(ports):
         ports.sockets[0].setblocking(True)
@@ -62,13 +63,14 @@ def test_ports_are_had_alone_and_closed_until_listened_on(again: bool) -> None:
 def test_a_port_that_others_opened_meanwhile_is_named() -> None:
     with socket.socket() as other:
         other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        other.bind(("127.0.0.1", 0))
-        ports = take_ports(config(other.getsockname()[1]))  # a program that shares, and does not listen yet
+        (port,) = free_ports(1)
+        other.bind(("127.0.0.1", port))
+        ports = take_ports(config(port))  # a program that shares, and does not listen yet
         with pytest.raises(OSError, match="in use"):
             other.listen()
         ports.sockets[0].setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the moment before we do
         other.listen()
-        with pytest.raises(StartError, match=f"listenPort {ports.port} of 127.0.0.1"):
+        with pytest.raises(StartError, match=f"listenPort {port} of 127.0.0.1"):
             ports.listen()
         ports.close()
 
