@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -109,116 +110,6 @@ def real_receive(official: OfficialClient, count: int, invisible_s: int) -> list
     return found
 
 
-@pytest.mark.timeout(400)
-@ENDS
-def test_what_pop_consumers_hold_goes_there_and_back(tmp_path: Path, end: str) -> None:
-    peer = RocketMQ(
-        tmp_path / "peer",
-        {"orders": (2, "NORMAL")},
-        ["readers"],
-        heap="1g",
-        mappedFileSizeCommitLog=str(SEGMENT),
-        flushConsumerOffsetInterval="500",
-    )
-    with peer, OfficialClient() as official:
-        official.call("producer", endpoints=peer.address, topics=["orders"])
-        sent = [
-            each
-            for number in range(60)
-            for each in when_started(official, "send", topic="orders", bodies=[f"{number}"], tag="a")["ids"]
-        ]
-        official.call("simple", endpoints=peer.address, group="readers", topics={"orders": "*"}, await_s=3)
-        expired = real_receive(official, 6, 10)
-        held = real_receive(official, 8, 25)
-        popped = real_receive(official, 24, 900)
-        acked, nacked, kept = popped[:16], popped[16:20], popped[20:]
-        assert official.call("ack", ids=acked)["errors"] == {}
-        for each in nacked:
-            official.call("invisible", id=each, seconds=10)
-        for each in kept[:2]:
-            official.call("invisible", id=each, seconds=1200)
-        official.call("stop")
-        retried = {"topic": "%RETRY%readers_orders", "queueId": "0"}
-        wait_until(lambda: offset(peer, **retried) >= len(expired) + len(nacked))
-        written_offsets(peer, "orders", "readers", len(expired) + len(held) + len(popped))
-        if end == "stopped":
-            peer.terminate()
-        else:
-            peer.kill()
-    store = peer.store
-    before = versions(store)
-    taken = run("store", "import", str(store))
-    assert taken["in_flight"] >= len(kept)
-    due = set(sent) - {*acked, *kept}
-    with ours(tmp_path / "ours", storePathRootDir=str(store)) as broker:
-        found = take(broker, "orders", "readers")
-        broker.advance(26.0)  # what was held is due by then
-        found += take(broker, "orders", "readers")
-        assert sorted(ids_of(found)) == sorted(due)
-        attempts = {m.system_properties.message_id: m.system_properties.delivery_attempt for m in found}
-        again = {*expired, *nacked, *held}
-        assert {each for each, attempt in attempts.items() if attempt == 2} == again
-        assert {each for each, attempt in attempts.items() if attempt == 1} == due - again
-        assert {m.topic.name for m in found} == {"orders"}
-        answers = [broker.send("orders", b"%d" % number, queue_id=number % 2) for number in range(12)]
-        more = [answer.entries[0].message_id for answer in answers]
-        received = broker.receive("orders", "readers", batch=8, invisible_ms=2000)[1]
-        settled = received[::2]
-        assert broker.ack("orders", "readers", *settled).status.code == pb.OK
-        broker.advance(1.0)  # more than flushIntervalCommitLog
-        store = left(broker, end, tmp_path / "killed")
-    run("store", "rebuild", str(store))
-    after = versions(store)
-    assert all(after[name] > before[name] for name in before)
-    run("store", "rebuild", str(store))  # once more: no check point twice
-    assert all(each > after[name] for name, each in versions(store).items())
-    unsettled = set(more) - set(ids_of(settled))
-    with theirs(tmp_path / "again", store) as peer, OfficialClient() as official:
-        official.call("simple", endpoints=peer.address, group="readers", topics={"orders": "*"}, await_s=3)
-        # the stated bounds: held ones came due while no real broker ran, and one that is killed may not have written that it
-        # had copied the others to its retry topic
-        bound = again if end == "killed" else set(held)
-        got = receive_all(official, len(unsettled), beside=bound)
-        assert len(got) == len(set(got))
-        assert set(got) - bound == unsettled
-        peer.terminate()
-    assert all(each >= after[name] for name, each in versions(store).items())
-    taken = run("store", "import", str(store))
-    # theirs, through both; the held ones as above
-    assert len(kept) <= taken["in_flight"] <= len(kept) + len(held)
-
-
-def offset(peer: RocketMQ, **queue: str) -> int:
-    """Behind the last message of a queue of the real broker."""
-    return int(done(peer.broker_address, RequestCode.GET_MAX_OFFSET, **queue).ext_fields["offset"])
-
-
-@pytest.mark.timeout(300)
-def test_what_a_4x_consumer_gave_back_is_received(tmp_path: Path) -> None:
-    peer = RocketMQ(
-        tmp_path / "peer",
-        {"orders": (2, "NORMAL")},
-        ["readers"],
-        proxy=False,
-        heap="1g",
-        mappedFileSizeCommitLog=str(SEGMENT),
-    )
-    with peer:
-        program = Path(__file__).with_name("SendBack.java")
-        printed = peer.java(program, peer.name_server, "orders", "readers", "10")
-        sent = [line for line in printed.splitlines() if re.fullmatch(r"[0-9A-F]{32,64}", line)]
-        assert len(sent) == 10
-        wait_until(lambda: offset(peer, topic="%RETRY%readers", queueId="0") == len(sent))
-        peer.terminate()
-    assert run("store", "import", str(peer.store))["retries_moved"] == 10
-    assert run("store", "import", str(peer.store))["retries_moved"] == 0
-    with ours(tmp_path / "ours", storePathRootDir=str(peer.store)) as broker:
-        found = take(broker, "orders", "readers")
-        assert sorted(ids_of(found)) == sorted(sent)
-        assert {m.system_properties.delivery_attempt for m in found} == {2}
-        assert {m.topic.name for m in found} == {"orders"}
-
-
 EVERY_FIELD: dict[str, Any] = {
     "brokerId": 0, "consumeBroadcastEnable": False, "consumeEnable": True, "consumeFromMinEnable": False,
     "consumeMessageOrderly": False, "consumeTimeoutMinute": 3, "groupName": "every", "groupSysFlag": 2,
@@ -255,33 +146,39 @@ def rows(store: Path) -> dict[str, Any]:
     found = {}
     for name, table in CONFIGURATION.items():
         every = json.loads(quoted_keys((store / "config" / name).read_text()))[table]
-        found[name] = {each: every[each] for each in ("every", "plain", "readers") if each in every}
+        found[name] = {
+            each: every[each] for each in ("every", "orders", "given", "readers", "givers") if each in every
+        }
     return found
 
 
-@pytest.mark.timeout(300)
-def test_every_field_of_topics_and_groups_goes_there_and_back(tmp_path: Path) -> None:
-    """Set at a real broker, with some that a newer one might have; the real one starts again with ours."""
-    peer = RocketMQ(tmp_path / "peer", {"plain": (2, "NORMAL")}, ["readers"], proxy=False)
-    with peer:
-        kinds = {"+message.type": "FIFO", "+cleanup.policy": "DELETE", "+reserve.time": "7"}
-        topics = {"topicConfigList": [{**EVERY_TOPIC_FIELD, "attributes": kinds}]}
-        ask(peer.broker_port, RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, topics)
-        group = {**EVERY_FIELD, "attributes": {"+priority.factor": "9"}}
-        ask(peer.broker_port, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, group)
-        shown = configurations(peer.broker_port)
-        assert shown[1] == {**EVERY_FIELD, "attributes": {"priority.factor": "9"}}
-        peer.terminate()
-    store = peer.store
+def give_every_field(peer: RocketMQ) -> tuple[Any, Any]:
+    """A topic and a group with every field, as the real broker shows them."""
+    kinds = {"+message.type": "FIFO", "+cleanup.policy": "DELETE", "+reserve.time": "7"}
+    topics = {"topicConfigList": [{**EVERY_TOPIC_FIELD, "attributes": kinds}]}
+    ask(peer.broker_port, RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, topics)
+    group = {**EVERY_FIELD, "attributes": {"+priority.factor": "9"}}
+    ask(peer.broker_port, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, group)
+    shown = configurations(peer.broker_port)
+    assert shown[1] == {**EVERY_FIELD, "attributes": {"priority.factor": "9"}}
+    return shown
+
+
+def give_fields_of_a_newer_broker(store: Path) -> None:
+    """To both, in the files."""
     for name, table in CONFIGURATION.items():
         path = store / "config" / name
         content = json.loads(quoted_keys(path.read_text()))
         content[table]["every"]["ofANewerBroker"] = {"on": True}
         path.write_text(json.dumps(content))
+
+
+def assert_served(folder: Path, store: Path, shown: tuple[Any, Any]) -> None:
+    """A gateway over a copy of the store has what the real broker showed, before it is killed and after, and leaves it as it was."""
     before = rows(store)
-    assert {len(each) for each in before.values()} == {2}
-    run("store", "import", str(store))
-    with Gateway(tmp_path / "gateway", brokerName="broker-a", storePathRootDir=str(store)) as gateway:
+    copy = folder / "copy"
+    shutil.copytree(store, copy)
+    with Gateway(folder, brokerName="broker-a", storePathRootDir=str(copy)) as gateway:
         topic, group = configurations(gateway.remoting_port)
         for each in (topic, group):
             assert each.pop("ofANewerBroker") == {"on": True}
@@ -289,14 +186,113 @@ def test_every_field_of_topics_and_groups_goes_there_and_back(tmp_path: Path) ->
         gateway.kill()
         gateway.start()
         assert gateway.terminate() == 0
-    run("store", "rebuild", str(store))
-    assert rows(store) == before
-    again = RocketMQ(
-        tmp_path / "again",
-        {},
-        proxy=False,
-        storePathRootDir=str(store),
-        storePathCommitLog=str(store / "commitlog"),
+    run("store", "rebuild", str(copy))
+    assert rows(copy) == before
+
+
+def gave_back(peer: RocketMQ, topic: str, group: str) -> list[str]:
+    """Ids of ten messages that a 4.x consumer gave back, and that wait in the group's retry topic."""
+    program = Path(__file__).with_name("SendBack.java")
+    printed = peer.java(program, peer.name_server, topic, group, "10")
+    sent = [line for line in printed.splitlines() if re.fullmatch(r"[0-9A-F]{32,64}", line)]
+    assert len(sent) == 10
+    wait_until(lambda: offset(peer, topic=f"%RETRY%{group}", queueId="0") == len(sent))
+    return sent
+
+
+@pytest.mark.timeout(400)
+@ENDS
+def test_what_consumers_hold_or_gave_back_and_every_field_go_there_and_back(tmp_path: Path, end: str) -> None:
+    """Pop consumers hold, a 4.x consumer gave back; the fields are set at the real broker, with some that a newer one might have."""
+    peer = RocketMQ(
+        tmp_path / "peer",
+        {"orders": (2, "NORMAL"), "given": (2, "NORMAL")},
+        ["readers", "givers"],
+        heap="1g",
+        mappedFileSizeCommitLog=str(SEGMENT),
+        flushConsumerOffsetInterval="500",
     )
-    with again:
-        assert configurations(again.broker_port) == shown
+    with peer, OfficialClient() as official:
+        shown = give_every_field(peer)
+        given = gave_back(peer, "given", "givers")
+        official.call("producer", endpoints=peer.address, topics=["orders"])
+        sent = [
+            each
+            for number in range(60)
+            for each in when_started(official, "send", topic="orders", bodies=[f"{number}"], tag="a")["ids"]
+        ]
+        official.call("simple", endpoints=peer.address, group="readers", topics={"orders": "*"}, await_s=3)
+        expired = real_receive(official, 6, 10)
+        held = real_receive(official, 8, 25)
+        popped = real_receive(official, 24, 900)
+        acked, nacked, kept = popped[:16], popped[16:20], popped[20:]
+        assert official.call("ack", ids=acked)["errors"] == {}
+        for each in nacked:
+            official.call("invisible", id=each, seconds=10)
+        for each in kept[:2]:
+            official.call("invisible", id=each, seconds=1200)
+        official.call("stop")
+        retried = {"topic": "%RETRY%readers_orders", "queueId": "0"}
+        wait_until(lambda: offset(peer, **retried) >= len(expired) + len(nacked))
+        written_offsets(peer, "orders", "readers", len(expired) + len(held) + len(popped))
+        if end == "stopped":
+            peer.terminate()
+        else:
+            peer.kill()
+    store = peer.store
+    give_fields_of_a_newer_broker(store)
+    before, fields = versions(store), rows(store)
+    assert {len(each) for each in fields.values()} == {3}
+    taken = run("store", "import", str(store))
+    assert taken["in_flight"] >= len(kept)
+    assert taken["retries_moved"] == len(given)
+    assert run("store", "import", str(store))["retries_moved"] == 0
+    assert_served(tmp_path / "gateway", store, shown)
+    due = set(sent) - {*acked, *kept}
+    with ours(tmp_path / "ours", storePathRootDir=str(store)) as broker:
+        found = take(broker, "orders", "readers")
+        broker.advance(26.0)  # what was held is due by then
+        found += take(broker, "orders", "readers")
+        assert sorted(ids_of(found)) == sorted(due)
+        attempts = {m.system_properties.message_id: m.system_properties.delivery_attempt for m in found}
+        again = {*expired, *nacked, *held}
+        assert {each for each, attempt in attempts.items() if attempt == 2} == again
+        assert {each for each, attempt in attempts.items() if attempt == 1} == due - again
+        assert {m.topic.name for m in found} == {"orders"}
+        again_given = take(broker, "given", "givers")
+        assert sorted(ids_of(again_given)) == sorted(given)
+        assert {m.system_properties.delivery_attempt for m in again_given} == {2}
+        assert {m.topic.name for m in again_given} == {"given"}
+        answers = [broker.send("orders", b"%d" % number, queue_id=number % 2) for number in range(12)]
+        more = [answer.entries[0].message_id for answer in answers]
+        received = broker.receive("orders", "readers", batch=8, invisible_ms=2000)[1]
+        settled = received[::2]
+        assert broker.ack("orders", "readers", *settled).status.code == pb.OK
+        broker.advance(1.0)  # more than flushIntervalCommitLog
+        store = left(broker, end, tmp_path / "killed")
+    run("store", "rebuild", str(store))
+    after = versions(store)
+    assert all(after[name] > before[name] for name in before)
+    run("store", "rebuild", str(store))  # once more: no check point twice
+    assert all(each > after[name] for name, each in versions(store).items())
+    assert rows(store) == fields
+    unsettled = set(more) - set(ids_of(settled))
+    with theirs(tmp_path / "again", store) as peer, OfficialClient() as official:
+        assert configurations(peer.broker_port) == shown
+        official.call("simple", endpoints=peer.address, group="readers", topics={"orders": "*"}, await_s=3)
+        # the stated bounds: held ones came due while no real broker ran, and one that is killed may not have written that it
+        # had copied the others to its retry topic
+        bound = again if end == "killed" else set(held)
+        got = receive_all(official, len(unsettled), beside=bound)
+        assert len(got) == len(set(got))
+        assert set(got) - bound == unsettled
+        peer.terminate()
+    assert all(each >= after[name] for name, each in versions(store).items())
+    taken = run("store", "import", str(store))
+    # theirs, through both; the held ones as above
+    assert len(kept) <= taken["in_flight"] <= len(kept) + len(held)
+
+
+def offset(peer: RocketMQ, **queue: str) -> int:
+    """Behind the last message of a queue of the real broker."""
+    return int(done(peer.broker_address, RequestCode.GET_MAX_OFFSET, **queue).ext_fields["offset"])
