@@ -30,11 +30,11 @@ from tests.support.lakes.sidecar import SidecarLake
 from tests.support.rocketmq.requests import done
 from tests.support.waiting import wait_until
 
-COUNT, DEAD = (5_000, 40) if EVIDENCE else (2_500, 20)
-SEGMENT = 1 << 19 if EVIDENCE else 1 << 18
+COUNT, DEAD, LATER = (5_000, 40, 500) if EVIDENCE else (1_200, 10, 100)
+SEGMENT = 1 << 19 if EVIDENCE else 1 << 17
 GONE = 3
 """Segments that are deleted."""
-BATCH = SEGMENT // 8
+BATCH = 1 << 16
 """Bytes of the log that make a batch under load, or what came within a second."""
 LOAD = Path(__file__).with_name("Load.java")
 PASSING = ("found_timestamp",)
@@ -122,7 +122,7 @@ def test_the_lake_of_a_real_broker_that_goes_on(tmp_path: Path) -> None:
         else:  # a broker's retention looks for the first time when it has run for a minute
             begin = delete_oldest(broker)
             broker.start()
-        Load(broker, 500, 0).join()
+        Load(broker, LATER, 0).join()
         after = log.describe()
         assert after.start == begin
         filled.reach(after.end)

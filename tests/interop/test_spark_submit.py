@@ -24,7 +24,13 @@ TOKEN = "0123456789abcdef-secret"
 LAKE = f"s3://{BUCKET}/submitted"
 RECORDS = 1500
 PORT = 8081
-ENCRYPTED = "spark.authenticate true\nspark.authenticate.secret of-this-test-alone\nspark.network.crypto.enabled true\n"
+ENCRYPTED = {
+    "spark.authenticate": "true",
+    "spark.authenticate.secret": "of-this-test-alone",
+    "spark.network.crypto.enabled": "true",
+}
+DEFAULTS = "".join(f"{name} {value}\n" for name, value in ENCRYPTED.items())
+"""Of the cluster. What is submitted has them on its command line: beside a folder of settings its JVM would not take its archive."""
 LOOKS = 1200
 """At what runs on the workers, while a job runs: each takes half a second or more."""
 
@@ -49,7 +55,7 @@ def test_submitted_jobs_build_and_maintain_a_lake(tmp_path: Path, monkeypatch: p
             for name, value in objects.environment.items():
                 monkeypatch.setenv(name, value)
             places = [Place(each.address, each.wrapper, each.folder) for each in (master, *workers)]
-            with gateway(broker) as served, Cluster(places, defaults=ENCRYPTED) as cluster:
+            with gateway(broker) as served, Cluster(places, defaults=DEFAULTS) as cluster:
                 authorities, scratch = driver.folder / "ca.pem", driver.folder / "tmp"
                 authorities.write_bytes((served.store / "config" / "trial-certificate.pem").read_bytes())
                 scratch.mkdir()
@@ -74,26 +80,24 @@ def submitted(
     driver: Host, master: str, scratch: Path, workers: list[Host], environments: list[bytes], *command: str
 ) -> str:
     """What it printed; adds the environments of the workers' processes while it ran."""
-    configuration = driver.folder / "conf"
-    configuration.mkdir(exist_ok=True)
-    (configuration / "spark-defaults.conf").write_text(ENCRYPTED)
     home = Path(pyspark.__file__).parent
+    settings = {
+        **ENCRYPTED,
+        "spark.driver.host": driver.address,
+        "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "spark.local.dir": str(scratch),
+        "spark.pyspark.python": sys.executable,
+        "spark.ui.enabled": "false",
+    }
     submit = (
         *(str(home / "bin" / "spark-submit"), "--master", master),
-        *(
-            "--conf",
-            f"spark.driver.host={driver.address}",
-            "--conf",
-            f"spark.pyspark.python={sys.executable}",
-        ),
-        *("--conf", "spark.ui.enabled=false", "--conf", f"spark.local.dir={scratch}"),
+        *(word for name, value in settings.items() for word in ("--conf", f"{name}={value}")),
         str(ROOT / "deploy" / "spark" / "lakebroker_job.py"),
     )
     own = {
         "LAKEBROKER_TOKEN": TOKEN,
         "TMPDIR": str(scratch),
         "SPARK_HOME": str(home),
-        "SPARK_CONF_DIR": str(configuration),
         "SPARK_LOCAL_IP": driver.address,
         "PYTHONPATH": str(ROOT),
     }
