@@ -24,11 +24,11 @@ _END_S = 60.0
 
 
 class OneProcess:
-    """A process for commands, with the environment of now."""
+    """A process for commands, with the environment of now. `program` is a module that ends in calling `main`."""
 
-    def __init__(self) -> None:
+    def __init__(self, program: str = __name__) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.brokers.one_process"],
+            [sys.executable, "-m", program],
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
