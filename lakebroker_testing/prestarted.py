@@ -7,6 +7,7 @@ process id, environment with PYTHONPATH, folder and open files, takes signals an
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import functools
 import json
@@ -20,7 +21,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -348,7 +349,37 @@ def _end_all(running: dict[int, int]) -> None:
         os.waitpid(pid, 0)
 
 
+class QuickEnd:
+    """Ends a fork behind everything that its modules have registered for its end, before Python would clear each module away: that
+    copies nearly all pages that a fork shares, two thirds of what a command costs.
+
+    Made before any module registers something, so that it comes last. A fork that raised, or whose streams cannot be written, ends
+    as Python ends it.
+    """
+
+    def __init__(self) -> None:
+        self._status: int | None = None
+        atexit.register(self._end)
+
+    def run(self, command: Callable[[], object]) -> None:
+        """Runs what ends with SystemExit."""
+        try:
+            command()
+        except SystemExit as ended:
+            code = 0 if ended.code is None else ended.code
+            self._status = code if isinstance(code, int) else None  # a text has yet to be printed
+            raise
+
+    def _end(self) -> None:
+        if self._status is not None:
+            with contextlib.suppress(OSError, ValueError):
+                for each in (sys.stdout, sys.stderr):
+                    each.flush()
+                os._exit(self._status & 0xFF)
+
+
 def _main() -> None:
+    end = QuickEnd()
     leave_pandas_out()
     _preload()
     request = _serve(socket.socket(fileno=int(sys.argv[1])))
@@ -357,7 +388,7 @@ def _main() -> None:
     sys.argv = ["lakebroker", *request["words"]]
     from broker_gateway.cli.main import app
 
-    app()
+    end.run(app)
 
 
 if __name__ == "__main__":

@@ -91,3 +91,42 @@ def test_without_it_a_fresh_python_runs(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(subject, "_server", None)
     done = run("--version")
     assert (done.returncode, done.stdout.split()[0]) == (0, "lakebroker")
+
+
+ENDS = """
+import atexit, sys, threading
+from lakebroker_testing.prestarted import QuickEnd
+
+class Kept:
+    def __del__(self):
+        print("cleared away")
+
+end, kept = QuickEnd(), Kept()
+atexit.register(print, "registered")
+
+def command():
+    threading.Thread(target=print, args=("thread",)).start()
+    sys.exit({status})
+
+end.run(command)
+"""
+
+
+def ended(status: str, shell: str = "exec") -> subprocess.CompletedProcess[str]:
+    words = ["bash", "-c", f'{shell} "$@"', "bash", sys.executable, "-c", ENDS.format(status=status)]
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    return subprocess.run(words, cwd=ROOT, env=buffered, capture_output=True, text=True, timeout=60)
+
+
+@pytest.mark.parametrize(("status", "number"), [("3", 3), ("", 0), ("-1", 255), ("True", 1)])
+def test_it_ends_with_its_status_behind_its_threads_and_what_is_registered(status: str, number: int) -> None:
+    done = ended(status)
+    assert (done.returncode, done.stdout, done.stderr) == (number, "thread\nregistered\n", "")
+
+
+def test_it_ends_as_python_does_with_a_text_and_where_its_output_cannot_be_written() -> None:
+    said = ended("'why'")
+    assert (said.returncode, said.stderr) == (1, "why\n")
+    full = ended("0", "exec >/dev/full; exec")
+    assert full.returncode == 120
+    assert "No space left on device" in full.stderr
