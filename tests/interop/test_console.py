@@ -102,12 +102,18 @@ def browser() -> Iterator[Browser]:
         yield found
 
 
-@pytest.fixture
-def tab(browser: Browser) -> Iterator[Opened]:
+@pytest.fixture(scope="module")
+def profile(browser: Browser) -> Iterator[Opened]:
+    """A tab that has what every page loads after the first."""
     with opened(browser) as found:
         yield found
-        found.check()
-        assert found.page.evaluate("window.hacked") is None
+
+
+@pytest.fixture
+def tab(profile: Opened) -> Iterator[Opened]:
+    yield profile
+    profile.check()
+    assert profile.page.evaluate("window.hacked") is None
 
 
 def rows(page: Page, table: str) -> list[list[str]]:

@@ -1,5 +1,5 @@
 """Plain grpc-go and grpc-java go through the behaviour suite that grpcio's client goes through in
-`tests/integration/transport`: the same service, plaintext and TLS, and in `make evidence` on both transports."""
+`tests/integration/transport`: the same service, plaintext and TLS (Java in `make evidence`), and in `make evidence` on both transports."""
 
 from __future__ import annotations
 
@@ -44,10 +44,17 @@ NOT_COMPRESSED = {"gzip": "UNIMPLEMENTED: Compression algorithm 'gzip' is disabl
 
 
 @pytest.mark.parametrize(
-    ("transport", "security"),
-    [("http2", "plain"), ("http2", "tls"), pytest.param("grpcio", "plain", marks=LONG)],
+    ("client", "transport", "security"),
+    [
+        ("grpc-go", "http2", "plain"),
+        ("grpc-go", "http2", "tls"),
+        pytest.param("grpc-go", "grpcio", "plain", marks=LONG),
+        ("grpc-java", "http2", "plain"),
+        # in short a Java client speaks TLS in test_official_clients.py
+        pytest.param("grpc-java", "http2", "tls", marks=LONG),
+        pytest.param("grpc-java", "grpcio", "plain", marks=LONG),
+    ],
 )
-@pytest.mark.parametrize("client", sorted(PLAIN))
 def test_behaviour(tmp_path: Path, client: str, transport: str, security: str) -> None:
     command = PLAIN[client]()
     tls = server_context(*trial_certificate(tmp_path, "127.0.0.1")) if security == "tls" else None

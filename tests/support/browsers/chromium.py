@@ -1,4 +1,4 @@
-"""Debian's Chromium, headless, driven by Playwright: a page that reaches loopback alone, and what it tried beyond that."""
+"""Debian's Chromium, headless, driven by Playwright: it finds loopback alone, and tells what a page tried beyond that."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from playwright.sync_api import Browser, Page, Route, expect, sync_playwright
+from playwright.sync_api import Browser, Page, Request, WebSocket, expect, sync_playwright
 
 from lakebroker_testing.cached import filled_once
 from lakebroker_testing.gateway import ROOT, ProcessError
@@ -26,6 +26,7 @@ _FLAGS = (
     "--disable-component-update",
     "--disable-sync",
     "--js-flags=--expose-gc",
+    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
 )
 _WAIT_MS = 60_000
 """For whatever a test waits for, on a busy machine."""
@@ -70,14 +71,13 @@ def opened(browser: Browser, width: int = 1280, height: int = 900, scheme: str =
         context.set_default_timeout(_WAIT_MS)
         tab = Opened(context.new_page())
 
-        def guard(route: Route) -> None:
-            if urlsplit(route.request.url).hostname in ("127.0.0.1", None):
-                route.continue_()
-            else:
-                tab.left.append(route.request.url)
-                route.abort()
+        def seen(request: Request | WebSocket) -> None:
+            if urlsplit(request.url).hostname not in ("127.0.0.1", None):
+                tab.left.append(request.url)
 
-        context.route("**/*", guard)
+        # not a route, which would take the browser its cache
+        context.on("request", seen)
+        tab.page.on("websocket", seen)
         tab.page.on("pageerror", lambda error: tab.errors.append(str(error)))
         tab.page.on(
             "console",
