@@ -24,7 +24,9 @@ from lakebroker_testing.messages import message, send_request
 from lakebroker_testing.official_client import OfficialClient, when_started
 from lakebroker_testing.real_rocketmq import RocketMQ
 from tests.suite.evidence import LONG
+from tests.support.rocketmq import put_off_exchange
 from tests.support.rocketmq.exchange import SEGMENT, left, ours, run, take, theirs, written_offsets
+from tests.support.rocketmq.put_off_exchange import PutOff
 from tests.support.rocketmq.receiving import receive_all
 from tests.support.rocketmq.requests import done
 from tests.support.waiting import wait_until
@@ -40,8 +42,11 @@ def ids_of(messages: list[pb.Message]) -> list[str]:
 @pytest.mark.timeout(400)
 @ENDS
 def test_the_real_broker_goes_on_with_our_store_and_we_with_its(tmp_path: Path, end: str) -> None:
+    """With what is put off."""
     a_minute_before = ManualClock(ManualClock().now_ms - 60_000)
+    put_off = PutOff()
     with ours(tmp_path / "ours", a_minute_before) as broker:
+        put_off.begin(broker)
         ids = []
         for number in range(COUNT):
             one = message("orders", b"%d " % number * 10_000, queue_id=number % 8)
@@ -71,12 +76,19 @@ def test_the_real_broker_goes_on_with_our_store_and_we_with_its(tmp_path: Path, 
         new = [each for answer in sent for each in answer["ids"]]
         assert sorted(receive_all(official, 3)) == sorted(new)
         last = official.call("send", topic="orders", bodies=["left"], tag="a")["ids"]
+        put_off.there(peer.address)
         if end == "stopped":
             peer.terminate()
         else:
+            written_offsets(peer, put_off_exchange.TOPIC, put_off_exchange.GROUP, put_off_exchange.SETTLED)
             written_offsets(peer, "orders", "readers", COUNT + 3)
             peer.kill()
-    assert run("store", "import", str(store))["groups"] > 0
+    taken = run("store", "import", str(store))
+    assert taken["groups"] > 0
+    assert (taken["timers"], taken["transactions"]) == (
+        put_off_exchange.TIMERS,
+        put_off_exchange.TRANSACTIONS,
+    )
     with ours(tmp_path / "again", storePathRootDir=str(store)) as broker:
         assert ids_of(take(broker, "orders", "readers")) == last
         one = message("orders", b"ours again", queue_id=0)
@@ -84,6 +96,7 @@ def test_the_real_broker_goes_on_with_our_store_and_we_with_its(tmp_path: Path, 
         assert [each.body for each in take(broker, "orders", "readers")] == [b"ours again"]
         every = set(ids_of(take(broker, "orders", "late")))
         assert every == {*ids, *new, *last, one.system_properties.message_id}
+        put_off.back(broker)
     run("store", "verify", str(store))
 
 

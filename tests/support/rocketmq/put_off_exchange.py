@@ -1,4 +1,4 @@
-"""A store with pending timers and halves goes to the real broker 5.5.0 and back: nothing fires twice, nothing is lost.
+"""Pending timers and halves in a store that goes to the real broker 5.5.0 and back: nothing fires twice, nothing is lost.
 
 Ours runs by a clock of the test: it begins a minute before the real time, so that none of its records is of the future there, and
 ends an hour behind it.
@@ -9,26 +9,27 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import grpc
-import pytest
 
 from broker_gateway.api.grpc.codec import timestamp
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_pb.google.protobuf.duration_pb2 import Duration
+from lakebroker_testing.broker import InProcessBroker
 from lakebroker_testing.client import Client
-from lakebroker_testing.clock import ManualClock
 from lakebroker_testing.messages import MessagingCalls, message
-from tests.suite.evidence import LONG
 from tests.support.brokers.telemetry_client import TelemetryClient, consumer_settings
-from tests.support.rocketmq.exchange import left, ours, run, take, theirs, written_offsets
+from tests.support.rocketmq.exchange import take
 from tests.support.waiting import wait_until
 
-TOPIC, GROUP = "orders", "readers"
+TOPIC, GROUP = "later", "waiters"
 HOUR_S = 3600
+SETTLED = 11
+"""Messages of the topic that the group has behind it when the real broker ends."""
+TIMERS, TRANSACTIONS = 7, 2
+"""That are pending then."""
 
 
 def real_ms() -> int:
@@ -106,47 +107,45 @@ def known(address: str) -> Iterator[None]:
         yield
 
 
-@pytest.mark.timeout(400)
-@pytest.mark.parametrize("end", ["killed", pytest.param("stopped", marks=LONG)])
-def test_there_and_back(tmp_path: Path, end: str) -> None:
-    there = real_ms() + 15_000
-    back = real_ms() + HOUR_S * 1000
-    with ours(tmp_path / "ours", ManualClock(real_ms() - 60_000)) as broker:
+class PutOff:
+    """What is sent and received at each of the three; in a store of one's own, or one that has more."""
+
+    def __init__(self) -> None:
+        self._there = real_ms() + 15_000
+        self._back = real_ms() + HOUR_S * 1000
+        self._ended = self._pending = self._other = ""
+
+    def begin(self, broker: InProcessBroker) -> None:
+        """At ours, whose time goes on by some seconds."""
         for number in range(3):
             send_later(broker, f"ours, early {number}", broker.clock.now_ms + 1000)
         broker.advance(3.0)
         assert bodies(broker) == [f"ours, early {number}" for number in range(3)]
         for number in range(5):
-            send_later(broker, f"ours, there {number}", there + number * 100)
-            send_later(broker, f"ours, back {number}", back + number * 100)
-        ended, pending = half(broker, "ours, ended"), half(broker, "ours, pending")
-        assert commit(broker, ended) == pb.OK
+            send_later(broker, f"ours, there {number}", self._there + number * 100)
+            send_later(broker, f"ours, back {number}", self._back + number * 100)
+        self._ended, self._pending = half(broker, "ours, ended"), half(broker, "ours, pending")
+        assert commit(broker, self._ended) == pb.OK
         broker.advance(2.0)
         assert bodies(broker) == ["ours, ended"]
-        broker.advance(1.0)  # more than flushIntervalCommitLog
-        store = left(broker, end, tmp_path / "killed")
-    run("store", "rebuild", str(store))
-    with theirs(tmp_path / "peer", store) as peer, contextlib.closing(Client(peer.address)) as client:
-        with known(peer.address):
+
+    def there(self, address: str) -> None:
+        """At the real one."""
+        with contextlib.closing(Client(address)) as client, known(address):
             assert received(client, 5) == [f"ours, there {number}" for number in range(5)]
             for number in range(2):
-                send_later(client, f"theirs, back {number}", back + 1000)
+                send_later(client, f"theirs, back {number}", self._back + 1000)
                 send_later(client, f"theirs, early {number}", real_ms() + 1500)
             hour = Duration(seconds=HOUR_S)
-            other = half(client, "theirs, pending", orphaned_transaction_recovery_duration=hour)
+            self._other = half(client, "theirs, pending", orphaned_transaction_recovery_duration=hour)
             assert received(client, 2) == ["theirs, early 0", "theirs, early 1"]
-        if end == "stopped":
-            peer.terminate()
-        else:
-            written_offsets(peer, TOPIC, GROUP, 11)
-            peer.kill()
-    taken = run("store", "import", str(store))
-    assert (taken["timers"], taken["transactions"]) == (7, 2)
-    with ours(tmp_path / "again", storePathRootDir=str(store)) as broker:
+
+    def back(self, broker: InProcessBroker) -> None:
+        """At ours, whose time goes on by more than an hour."""
         assert bodies(broker) == []
-        assert commit(broker, pending) == commit(broker, other) == pb.OK
+        assert commit(broker, self._pending) == commit(broker, self._other) == pb.OK
         broker.advance(1.0)
         assert bodies(broker) == ["ours, pending", "theirs, pending"]
         broker.advance(HOUR_S + 5.0)
         assert bodies(broker) == [*(f"ours, back {n}" for n in range(5)), "theirs, back 0", "theirs, back 1"]
-        assert commit(broker, ended) == pb.INVALID_TRANSACTION_ID
+        assert commit(broker, self._ended) == pb.INVALID_TRANSACTION_ID
