@@ -21,7 +21,7 @@ from broker_gateway.cli.lake_options import (
     newer_source,
 )
 from broker_gateway.cli.output import fail, tell
-from broker_gateway.cli.signals import Signalled, raised_signals
+from broker_gateway.cli.signals import Signalled, first_signal_raised
 from broker_gateway.cli.units import seconds, size
 from store.errors import SecretError
 from store.log.permissions import check_secret, read_token
@@ -102,16 +102,19 @@ def serve(
     limits = Limits(memory_bytes=memory_bytes, temp_folder=temp_folder, seconds=0)
     sizes = Sizes(statements=statements, statement_s=statement_s)
     try:
-        with raised_signals():
-            _serve(lake, _listen(listen, token_file, tls_cert, tls_key), limits, sizes, source)
+        with first_signal_raised() as later:
+            _serve(lake, _listen(listen, token_file, tls_cert, tls_key), limits, sizes, source, later)
     except LakeError as error:
         fail(str(error))
     except Signalled as stopped:
         fail(f"stopped by {stopped}", stopped.status)
 
 
-def _serve(lake: str, listen: Listen, limits: Limits, sizes: Sizes, source: dict[str, str]) -> None:
-    """Until a signal; the first lets statements end, a second ends at once. Raises LakeError, Signalled."""
+def _serve(
+    lake: str, listen: Listen, limits: Limits, sizes: Sizes, source: dict[str, str], later: list[Signalled]
+) -> None:
+    """Until a signal; the first lets statements end, a second, which comes into `later`, ends them at once. Raises LakeError,
+    Signalled."""
     from structured_streaming.embedded.apart import EngineApart
     from structured_streaming.flight.failures import Hidden
     from structured_streaming.flight.server import FlightServer
@@ -131,7 +134,9 @@ def _serve(lake: str, listen: Listen, limits: Limits, sizes: Sizes, source: dict
         except Signalled as stopped:
             tell(f"{stopped}: statements that run have {_GRACE_S:g} s")
         finally:
-            server.stop(_GRACE_S)
+            server.stop(_GRACE_S, at_once=lambda: bool(later))
+    if later:
+        raise later[0]
 
 
 def _listen(address: str, token_file: Path | None, certificate: Path | None, key: Path | None) -> Listen:

@@ -41,5 +41,29 @@ def raised_signals() -> Iterator[None]:
             signal.signal(signal.SIGTERM, terminate)
 
 
+@contextmanager
+def first_signal_raised() -> Iterator[list[Signalled]]:
+    """As `raised_signals`, for the first alone: later ones are noted in the list that it gives.
+
+    So a stop may call a library that an exception would leave halfway, and see that it is asked to hurry.
+    """
+    later: list[Signalled] = []
+    came = False
+
+    def take(number: int, _frame: object) -> None:
+        nonlocal came
+        if came:
+            later.append(Signalled(number))
+            return
+        came = True
+        raise Signalled(number)
+
+    with raised_signals():
+        if threading.current_thread() is threading.main_thread():
+            for number in _NUMBERS:
+                signal.signal(number, take)
+        yield later
+
+
 def _raise(number: int, _frame: object) -> None:
     raise Signalled(number)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -32,6 +33,7 @@ _HANDSHAKE_MS = 10_000
 _REQUEST_S = 20.0
 """For a call to send its one message."""
 _ANSWER_S = 5.0
+_LOOK_S = 0.1
 _IDENTITY_ALONE = 1
 """Of compressions: a kilobyte of gzip can be a megabyte of request."""
 _OPTIONS = (
@@ -145,18 +147,18 @@ class FlightServer:
     def start(self) -> None:
         self._server.start()
 
-    def stop(self, grace_s: float) -> None:
-        """Takes no more calls; those that run have `grace_s`, then they are ended, and get an answer that says so. What is
-        raised meanwhile, by a signal, ends them at once."""
-        try:
-            ended = self._server.stop(grace_s + _ANSWER_S)
-            if not ended.wait(grace_s):
-                self._service.stop()
-                ended.wait()
-        finally:
-            self._service.stop()
-            self._server.stop(None).wait()
-            self._threads.shutdown()
+    def stop(self, grace_s: float, at_once: Callable[[], bool] = lambda: False) -> None:
+        """Takes no more calls; those that run have `grace_s`, unless `at_once` says otherwise meanwhile, then they are ended, and get
+        an answer that says so. A signal may raise nothing within: gRPC's server would be left halfway, and never end."""
+        ended = self._server.stop(grace_s + _ANSWER_S)
+        until = time.monotonic() + grace_s
+        while not (at_once() or time.monotonic() > until or ended.wait(min(grace_s, _LOOK_S))):
+            pass
+        self._service.stop()
+        while not ended.wait(_LOOK_S):
+            if at_once():
+                self._server.stop(None)
+        self._threads.shutdown()
 
     def _handlers(self) -> dict[str, Any]:
         made = {}

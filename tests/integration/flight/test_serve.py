@@ -55,7 +55,8 @@ def test_it_serves_until_a_signal_and_a_second_ends_it_at_once(lake: Path, tmp_p
             assert server.stop(signal.SIGINT) == 128 + signal.SIGINT, server.said()
 
 
-def test_a_stop_ends_statements_that_run_on(engine: EmbeddedEngine) -> None:
+@pytest.mark.parametrize(("grace_s", "at_once"), [(0.1, False), (3600, True)])
+def test_a_stop_ends_statements_that_run_on(engine: EmbeddedEngine, grace_s: float, at_once: bool) -> None:
     listen = Listen(token=TOKEN.encode())
     server = FlightServer(lambda bearer: serving(engine, Sizes(), bearer), listen, pytest.fail)
     server.start()
@@ -64,7 +65,7 @@ def test_a_stop_ends_statements_that_run_on(engine: EmbeddedEngine) -> None:
             channel, client.info(sql.CommandStatementQuery(query=ENDLESS)).endpoints[0].ticket.ticket
         )
         next(rows)
-        stopping = threading.Thread(target=server.stop, args=(0.1,))
+        stopping = threading.Thread(target=server.stop, args=(grace_s, lambda: at_once))
         stopping.start()
         with pytest.raises(grpc.RpcError) as ended:
             for _ in rows:
