@@ -8,7 +8,7 @@ What one statement does cannot end the program that serves the others:
 | no memory for the extension `delta`, which ends the process | statements under way fail with a LakeError that says so; the next one starts another process |
 | work that no interrupt ends, seconds after it was cancelled | whoever asked for it is told, and the process ends. Statements beside it that had no answer yet run again, once, in another process; the others fail with that LakeError |
 | a fatal error of DuckDB, after which it answers nothing | the same, at once |
-| work that leaves the process no turn to see that | it is killed: where a call was cancelled and has no answer long after, it is asked whether it is alive |
+| work that leaves the process no turn to see that | it is killed, with the same for statements beside it: where a call was cancelled and has no answer long after, it is asked whether it is alive |
 | a lake that does not answer (an object store that hangs) | whoever waits for it is told, some seconds after the call was cancelled; the process goes on. Who waits for another process to open that lake is told at once |
 | the program ends, however it does | its process sees that, and ends, whatever runs in it |
 
@@ -181,6 +181,7 @@ class _Worker:
     def __init__(self, arguments: Mapping[str, Any], tell: Callable[[str], None]) -> None:
         self.opened: Future[None] = Future()
         """Once the engine is; a LakeError where it cannot be."""
+        self._killed = False
         self._control, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
@@ -201,6 +202,8 @@ class _Worker:
         threading.Thread(target=self._listen, args=(first, tell, temporary), daemon=True).start()
 
     def kill(self) -> None:
+        """For one statement that was cancelled. The process is not asked again, though it may take a while to end."""
+        self._killed = True
         self._process.kill()
 
     def is_alive(self) -> bool:
@@ -213,12 +216,12 @@ class _Worker:
             return False
 
     def has_ended(self) -> bool:
-        return self._process.poll() is not None
+        return self._killed or self._process.poll() is not None
 
     def ended_for_another(self) -> bool:
-        """Of a process that is ending: whether it does for a statement that was told so."""
+        """Of a process that is ending: whether it does for a statement that was told so, or cancelled."""
         try:
-            return self._process.wait(_END_S) in FOR_ONE
+            return self._process.wait(_END_S) in FOR_ONE or self._killed
         except subprocess.TimeoutExpired:
             return False
 

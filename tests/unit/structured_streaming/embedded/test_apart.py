@@ -315,10 +315,13 @@ def test_a_process_that_has_no_turn_to_end_itself_is_killed(
     rows.read_next_batch()
     pid = process_of(apart)
     os.kill(pid, signal.SIGSTOP)
-    watch.cancel()
-    with pytest.raises(EngineEndedError):
-        for _ in rows:
-            pass
+    with ThreadPoolExecutor(1) as pool:
+        beside = pool.submit(lambda: apart.query("SELECT 41 AS x").read_all().num_rows)
+        watch.cancel()
+        with pytest.raises(EngineEndedError):
+            for _ in rows:
+                pass
+        assert beside.result() == 1
     assert apart.query("SELECT 42 AS x").read_all().num_rows == 1
     assert process_of(apart) != pid
 
