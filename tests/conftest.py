@@ -19,6 +19,7 @@ from structured_streaming.jvm_output import output_end
 from structured_streaming.sql import delta_session
 from tests.suite.evidence import EVIDENCE
 from tests.suite.scheduling import BySharing, in_order
+from tests.suite.scratch import in_memory
 from tests.support.spark.jvm import environment
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ def pytest_configure(config: pytest.Config) -> None:
     structlog.get_config()["processors"][-1].exception_formatter = structlog.dev.plain_traceback
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.INFO))
     shared = ExitStack()
+    if not EVIDENCE:
+        shared.enter_context(in_memory())
     shared.enter_context(environment())
     if not EVIDENCE:
         shared.enter_context(prestarted())

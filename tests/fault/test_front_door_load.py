@@ -228,7 +228,7 @@ SUBSCRIPTIONS: dict[str, list[dict[str, str]]] = {
 @pytest.mark.parametrize("kind", SUBSCRIPTIONS)
 @pytest.mark.parametrize("gateway", [{"lakeMaxSharePerAddress": "100"}], indirect=True, ids=["one address"])
 def test_what_heartbeats_hold_is_bounded(gateway: Gateway, kind: str, record_property: Record) -> None:
-    """Connections with a large heartbeat each: 32 MiB of memory are kept, the rest is told so."""
+    """Connections with a large heartbeat each: 32 MiB of memory are kept, others are answered with SYSTEM_BUSY."""
 
     async def test() -> None:
         witness = Witness(gateway)

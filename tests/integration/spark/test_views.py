@@ -18,7 +18,7 @@ from structured_streaming.read_only import kind_of, tree_of
 from structured_streaming.sql import lake_in, names_of, query
 from structured_streaming.tables import TABLES
 from structured_streaming.views import VIEWS, View
-from tests.suite.evidence import EVIDENCE, LONG
+from tests.suite.evidence import EVIDENCE, LONG, sample
 from tests.support.lakes.view_answers import Row
 from tests.support.lakes.viewed import (
     ASK_LAG,
@@ -127,9 +127,12 @@ def test_what_logs_seldom_have(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def test_what_is_asked_for_reaches_the_statistics_of_files(spark: SparkSession, tmp_path: Path) -> None:
-    session = of_lake(spark, hourly(tmp_path), *(question.partition(" ")[0] for question in ONE_FILE))
+    """Of each question, by the same statistics: the unit tests of the embedded engine."""
+    questions = sample(list(ONE_FILE), 3)
+    session = of_lake(spark, hourly(tmp_path), *(question.partition(" ")[0] for question in questions))
     assert files_read(session, "SELECT * FROM messages_live") == [("messages", 12)]
-    for question, tables in ONE_FILE.items():
+    for question in questions:
+        tables = ONE_FILE[question]
         read = files_read(session, f"SELECT * FROM {question}")
         assert {name for name, _ in read} & tables == tables
         assert all(files <= 1 for name, files in read if name in tables), (question, read)

@@ -86,7 +86,7 @@ def foreign(folder: Path) -> None:
     found.update({"current-snapshot-id": None, "snapshots": [], "refs": {}, "snapshot-log": []})
     (folder / "v3.metadata.json").write_text(json.dumps(found))
     (folder / "version-hint.text").write_text("3")
-    (folder / ".version-hint.text.crc").write_bytes(b"crc\0of what was there")
+    (folder / ".version-hint.text.crc").write_bytes(b"crc\0of an older file")
 
 
 STAYS = ("the newest version is deleted", "the hint is deleted", "the hint is none")
