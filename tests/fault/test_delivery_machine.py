@@ -13,7 +13,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from tests.suite.evidence import LONG
-from tests.support.brokers.delivery_machine import CutMachine, DeliveryMachine
+from tests.support.brokers.delivery_cuts import CutMachine
+from tests.support.brokers.delivery_machine import DeliveryMachine
 
 SEARCH_S = 600.0
 pytestmark = LONG

@@ -14,19 +14,17 @@ is ordered.
 | order in a message group | to the ordered group none is handed out while one before it is open, unless that goes to the same receive |
 | a repeated attempt | to the ordered group it gives what the attempt took and its client still has, and nothing else, behind a restart too |
 
-`cuts` goes further: it ends the log behind each record of it, and begins again there.
+`delivery_cuts.cuts` goes further: it ends the log behind each record of it, and begins again there.
 """
 
 from __future__ import annotations
 
 import errno
-import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from hypothesis import strategies as st
@@ -43,7 +41,6 @@ from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_testing.broker import Call, InProcessBroker
 from lakebroker_testing.clock import ManualClock
-from lakebroker_testing.crash_image import copy_at_rest
 from lakebroker_testing.messages import (
     change_invisible_request,
     dead_letter_request,
@@ -52,76 +49,25 @@ from lakebroker_testing.messages import (
 )
 from store.errors import StoreError
 from store.log.copies import ORIGIN_PROPERTY, decode_origin
-from tests.suite.evidence import sample
+from tests.support.brokers.delivery_known import (
+    ATTEMPTS,
+    CLIENTS,
+    FILTERS,
+    GROUPS,
+    MESSAGE_GROUPS,
+    ORDERED,
+    QUEUES,
+    TOPIC,
+    Before,
+    Held,
+    Known,
+    Moment,
+    Place,
+    Poll,
+)
 
-ORDERED = "in_order"
-TOPIC, GROUPS, CLIENTS, QUEUES = "orders", ("often", "rate_limited_log", ORDERED), ("one", "two"), 2
-ATTEMPTS = {"often": 17, "rate_limited_log": 2, ORDERED: 3}
-MESSAGE_GROUPS = ("x", "y", "z")
-"""Of both queues."""
-FILTERS = ("*", "a", "b", "a || b")
 _BEGIN_MS = 1_900_000_000_000
 """When every example begins, that it takes the same course again: statistics are written when a minute ends."""
-Place = tuple[int, int]
-"""Queue id and queue offset."""
-
-
-@dataclass
-class Held:
-    """A delivery that a client was answered with."""
-
-    message: pb.Message
-    group: str
-    place: Place
-    attempt: int
-    until_ms: int
-    suspended: bool = False
-    nacked: bool = False
-    poll: Poll | None = None
-    """Which took it, until its client changes when it is due."""
-
-
-@dataclass
-class Poll:
-    """A receive under way."""
-
-    call: Call
-    group: str
-    tags: str
-    client: str
-    attempt_id: str = ""
-
-
-@dataclass
-class Known:
-    """What is known of a group."""
-
-    settled: set[Place] = field(default_factory=set)
-    """Answered OK: must not come again."""
-    maybe: set[Place] = field(default_factory=set)
-    """Settled, or not: the answer was an error."""
-    held: dict[Place, Held] = field(default_factory=dict)
-    attempts: dict[Place, int] = field(default_factory=dict)
-    """Deliveries that counted."""
-
-
-@dataclass(frozen=True)
-class Before:
-    """A group on a queue before a step."""
-
-    position: int
-    cursor: int
-    flying: frozenset[int]
-
-
-@dataclass
-class Moment:
-    """What was known when the log ended there."""
-
-    log_end: int
-    now_ms: int
-    known: dict[str, Known]
-    queues: dict[QueueKey, Before]
 
 
 class DeliveryMachine(RuleBasedStateMachine):
@@ -395,40 +341,6 @@ class DeliveryMachine(RuleBasedStateMachine):
             self.entries_left, self.entries_error = after, error
         else:
             self.broker.store.inject(call, error, after=after)
-
-    def begin_at(self, folder: Path, before: Moment, after: Moment) -> None:
-        """Begins with a store whose log ends between two moments. What these do not agree in may be either way."""
-        self.snapshot_bytes, self.compiled = 1 << 40, False
-        clock = ManualClock(before.now_ms)
-        self.broker = InProcessBroker(
-            folder, clock=clock, osPageCacheBusyTimeOutMills="600000", log_level="critical"
-        ).__enter__()
-        self._begin({group: _agreed(before.known[group], after.known[group]) for group in GROUPS})
-        self.gone = True
-        self._prepare()
-        self._new_messages()
-        for key in before.queues:
-            state = self.broker.broker.deliveries.known(key)
-            known = self.known[key.group]
-            for place in self.tags:
-                offset = place[1]
-                if place[0] != key.queue_id or state is None:
-                    continue
-                was_open = all(
-                    offset in each.flying or offset >= max(each.position, each.cursor)
-                    for each in (before.queues[key], after.queues[key])
-                )
-                is_open = offset in state.in_flight or offset >= state.position
-                assert is_open or not was_open or place in known.maybe or self._dead(key, offset), (
-                    f"{key} lost {place}"
-                )
-            for place in [each for each in known.held if each[0] == key.queue_id]:
-                if self._dead(key, place[1]):  # between the two, when its time was over
-                    del known.held[place]
-        self._check()
-        for client in CLIENTS:
-            for attempt_id in ("x", "y"):
-                self.receive(ORDERED, client, "*", 5, 10_000, attempt_id)
 
     def teardown(self) -> None:
         """All that is open can be had, with its filter or without, and settled."""
@@ -783,21 +695,6 @@ def _looked_at(arrivals: Arrivals, key: QueueKey) -> bool:
     return key.queue_id in looked.queues or topic.appended.get(key.queue_id, 0) > looked.compared
 
 
-class CutMachine(DeliveryMachine):
-    """A machine without errors that ends with `cuts`; `folder` is for its stores."""
-
-    folder: Path
-    break_one = None  # type: ignore[assignment]
-
-    def teardown(self) -> None:
-        if hasattr(self, "broker"):
-            try:
-                cuts(self, self.folder)
-            finally:
-                shutil.rmtree(self.folder)
-                self.folder.mkdir()
-
-
 def _repeats(poll: Poll, earlier: Poll | None) -> bool:
     """Whether both are one attempt."""
     return (
@@ -805,59 +702,3 @@ def _repeats(poll: Poll, earlier: Poll | None) -> bool:
         and earlier is not None
         and (earlier.group, earlier.client, earlier.attempt_id) == (poll.group, poll.client, poll.attempt_id)
     )
-
-
-def _agreed(before: Known, after: Known) -> Known:
-    """What is known between two moments."""
-    changed = before.settled ^ after.settled
-    for one, other in ((before.held, after.held), (before.attempts, after.attempts)):
-        changed |= {place for place in {*one, *other} if one.get(place) != other.get(place)}
-    held = {place: held for place, held in before.held.items() if place not in changed}
-    return Known(
-        before.settled & after.settled,
-        before.maybe | after.maybe | changed,
-        held,
-        dict(before.attempts),
-    )
-
-
-def cuts(machine: DeliveryMachine, folder: Path) -> int:
-    """Ends the machine, and for each record of its log (in short each fourth) lets another one begin where the log ends behind
-    that record, to receive and settle all that is open there; how many records there are. `folder`: for the stores."""
-    image = folder / "image"
-    moments = machine.moments
-    store = machine.broker.store
-    at, ends = store.min_offset, []
-    while at < store.max_offset:
-        at += int.from_bytes(store.read(at, 4), "big")
-        ends.append(at)
-    copy_at_rest(machine.broker.root, image)
-    machine.broker.__exit__(AssertionError, None, None)
-    for end in sample(ends, 4):
-        later = next((number for number, each in enumerate(moments) if each.log_end > end), len(moments))
-        if later == 0:
-            continue  # the topic and its groups are being made
-        before, after = moments[later - 1], moments[min(later, len(moments) - 1)]
-        cut = folder / "cut"
-        shutil.copytree(image, cut / "store")
-        _end_log(cut / "store", end)
-        other = DeliveryMachine()
-        try:
-            other.begin_at(cut, before, after)
-        except BaseException as error:
-            error.add_note(f"the log ended at {end}, behind step {later}")
-            raise
-        finally:
-            other.teardown()
-            shutil.rmtree(cut)
-    return len(ends)
-
-
-def _end_log(root: Path, end: int) -> None:
-    """As if nothing had been written behind a physical offset."""
-    for segment in sorted((root / "commitlog").iterdir()):
-        start, size = int(segment.name), segment.stat().st_size
-        if start + size > end:
-            with segment.open("r+b") as file:
-                file.truncate(max(end - start, 0))
-                file.truncate(size)

@@ -10,7 +10,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.suite.evidence import LONG, rounds
-from tests.support.brokers.delivery_machine import ORDERED, DeliveryMachine, cuts
+from tests.support.brokers.delivery_cuts import cuts
+from tests.support.brokers.delivery_known import ORDERED
+from tests.support.brokers.delivery_machine import DeliveryMachine
 
 CALLS = ("append", "read", "record", "entries")
 TestDelivery = DeliveryMachine.TestCase
