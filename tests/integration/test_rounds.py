@@ -19,7 +19,7 @@ PASSES, FAILS, WAITS, LIMITED = (
     "def test_fails() -> None:\n    raise AssertionError\n",
     "import time\n\ndef test_waits() -> None:\n    time.sleep(600)\n",
     "import pytest\n\n@pytest.mark.timeout(5)\ndef test_limited(request: pytest.FixtureRequest) -> None:\n"
-    "    assert request.node.get_closest_marker('timeout').args == (15.0,)\n",
+    "    assert request.node.get_closest_marker('timeout').args == (10.0,)\n",
 )
 
 
@@ -65,7 +65,7 @@ def wait_until_gone(pids: list[int]) -> None:
 
 
 def test_rounds_that_pass(tmp_path: Path) -> None:
-    process = rounds(tmp_path, PASSES, "--rounds", "2", "--busy", "1", "--workers", "1")
+    process = rounds(tmp_path, PASSES, "--rounds", "2", "--busy", "0", "--workers", "1")
     out, err = process.communicate(timeout=1200)
     assert process.returncode == 0, err
     assert [line.split() for line in out.splitlines()][1:] == [
@@ -74,21 +74,21 @@ def test_rounds_that_pass(tmp_path: Path) -> None:
     ]
     lines = [json.loads(line) for line in (tmp_path / "rounds.jsonl").read_text().splitlines()]
     assert [(each["passed"], each["failures"], each["status"]) for each in lines] == [(1, [], 0)] * 2
-    assert [(each["busy"], each["workers"]) for each in lines] == [(1, 1)] * 2
+    assert [(each["busy"], each["workers"]) for each in lines] == [(0, 1)] * 2
     assert {each["paths"][0] for each in lines} == {str(tmp_path / "test_given.py")}
     assert not list(tmp_path.glob("lakebroker-rounds-*"))
 
 
 def test_a_round_that_fails_names_the_test_and_keeps_what_was_printed(tmp_path: Path) -> None:
     """Limits have grown with the busy processes."""
-    given = ("--rounds", "1", "--busy", "2", "--workers", "0", "--json")
+    given = ("--rounds", "1", "--busy", "1", "--workers", "0", "--json")
     process = rounds(tmp_path, PASSES + FAILS + LIMITED, *given)
     out, err = process.communicate(timeout=1200)
     assert process.returncode == 1
     (found,) = [json.loads(line) for line in out.splitlines()]
     assert (found["passed"], found["failed"], found["status"]) == (2, 1, 1)
     assert [each.rpartition("::")[2] for each in found["failures"]] == ["test_fails"]
-    assert found["workers"] == 0
+    assert (found["busy"], found["workers"]) == (1, 0)
     (kept,) = tmp_path.glob("lakebroker-rounds-*")
     assert str(kept) in err
     assert "AssertionError" in (kept / "round-1.txt").read_text()
