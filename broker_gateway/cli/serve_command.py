@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from structured_streaming.flight.service import Sizes
 
 _PORT = 31337
-_GRACE_S = 5.0
+GRACE_S = 5.0
+_LOOK_S = 1.0
 _HELP = """Serves the lake to ADBC, JDBC and BI tools over Arrow Flight SQL. They only read.
 
 It listens on this machine alone, and answers every user of it, unless it has a token. To be reached from other machines, it needs a certificate and a token. Clients show the token as a bearer token, or as the password of any user.
@@ -113,8 +114,7 @@ def serve(
 def _serve(
     lake: str, listen: Listen, limits: Limits, sizes: Sizes, source: dict[str, str], later: list[Signalled]
 ) -> None:
-    """Until a signal; the first lets statements end, a second, which comes into `later`, ends them at once. Raises LakeError,
-    Signalled."""
+    """Until a signal; the first lets statements end, a second one, noted in `later`, ends them at once. Raises LakeError, Signalled."""
     from structured_streaming.embedded.apart import EngineApart
     from structured_streaming.flight.failures import Hidden
     from structured_streaming.flight.server import FlightServer
@@ -130,11 +130,13 @@ def _serve(
         try:
             scheme = "grpc+tls" if listen.key else "grpc"
             tell(f"{lake} is served at {scheme}://{written(listen.host, server.port)}")
-            threading.Event().wait()
+            nothing = threading.Event()
+            while not later:  # a first signal that meets Python within a destructor is lost
+                nothing.wait(_LOOK_S)
         except Signalled as stopped:
-            tell(f"{stopped}: statements that run have {_GRACE_S:g} s")
+            tell(f"{stopped}: statements that run have {GRACE_S:g} s")
         finally:
-            server.stop(_GRACE_S, at_once=lambda: bool(later))
+            server.stop(GRACE_S, at_once=lambda: bool(later))
     if later:
         raise later[0]
 

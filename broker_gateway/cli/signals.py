@@ -43,9 +43,9 @@ def raised_signals() -> Iterator[None]:
 
 @contextmanager
 def first_signal_raised() -> Iterator[list[Signalled]]:
-    """As `raised_signals`, for the first alone: later ones are noted in the list that it gives.
+    """As `raised_signals`, for the first alone. Yields a list of the later signals.
 
-    So a stop may call a library that an exception would leave halfway, and see that it is asked to hurry.
+    A stop may then call a library that an exception would leave halfway, and still see that it is to hurry.
     """
     later: list[Signalled] = []
     came = False

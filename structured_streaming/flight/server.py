@@ -34,6 +34,7 @@ _REQUEST_S = 20.0
 """For a call to send its one message."""
 _ANSWER_S = 5.0
 _LOOK_S = 0.1
+"""How soon a stop sees that it is to hurry, and how long it then waits for the answers of calls that were ended."""
 _IDENTITY_ALONE = 1
 """Of compressions: a kilobyte of gzip can be a megabyte of request."""
 _OPTIONS = (
@@ -148,8 +149,10 @@ class FlightServer:
         self._server.start()
 
     def stop(self, grace_s: float, at_once: Callable[[], bool] = lambda: False) -> None:
-        """Takes no more calls; those that run have `grace_s`, unless `at_once` says otherwise meanwhile, then they are ended, and get
-        an answer that says so. A signal may raise nothing within: gRPC's server would be left halfway, and never end."""
+        """Takes no more calls. Those that run have `grace_s`; then they are ended, and get an answer that says so. When `at_once` says
+        yes meanwhile, they have a moment for that, and are cut off.
+
+        No signal handler may raise here: gRPC's server would be left halfway, and never end."""
         ended = self._server.stop(grace_s + _ANSWER_S)
         until = time.monotonic() + grace_s
         while not (at_once() or time.monotonic() > until or ended.wait(min(grace_s, _LOOK_S))):

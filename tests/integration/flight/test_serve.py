@@ -43,7 +43,7 @@ def token_file(folder: Path) -> str:
 
 
 def test_it_serves_until_a_signal_and_a_second_ends_it_at_once(lake: Path, tmp_path: Path) -> None:
-    with ServeProcess(tmp_path, lake) as server, Client(server.uri, "") as client:
+    with ServeProcess(tmp_path, lake, grace_s=3600) as server, Client(server.uri, "") as client:
         assert messages(server.uri) == MESSAGES
         assert "tables alone" in server.said()
         ticket = client.info(sql.CommandStatementQuery(query=ENDLESS)).endpoints[0].ticket.ticket
@@ -51,13 +51,13 @@ def test_it_serves_until_a_signal_and_a_second_ends_it_at_once(lake: Path, tmp_p
             rows = rows_of(channel, ticket)
             next(rows)
             server.process.terminate()
-            wait_until(lambda: "SIGTERM: statements that run have 5 s" in server.said(), server.said)
+            wait_until(lambda: "SIGTERM: statements that run have 3600 s" in server.said(), server.said)
             assert server.stop(signal.SIGINT) == 128 + signal.SIGINT, server.said()
 
 
 @pytest.mark.parametrize(("grace_s", "at_once"), [(0.1, False), (3600, True)])
 def test_a_stop_ends_statements_that_run_on(engine: EmbeddedEngine, grace_s: float, at_once: bool) -> None:
-    listen = Listen(token=TOKEN.encode())
+    listen, hurry = Listen(token=TOKEN.encode()), threading.Event()
     server = FlightServer(lambda bearer: serving(engine, Sizes(), bearer), listen, pytest.fail)
     server.start()
     with Served(server.port).client() as client, grpc.insecure_channel(f"127.0.0.1:{server.port}") as channel:
@@ -65,8 +65,10 @@ def test_a_stop_ends_statements_that_run_on(engine: EmbeddedEngine, grace_s: flo
             channel, client.info(sql.CommandStatementQuery(query=ENDLESS)).endpoints[0].ticket.ticket
         )
         next(rows)
-        stopping = threading.Thread(target=server.stop, args=(grace_s, lambda: at_once))
+        stopping = threading.Thread(target=server.stop, args=(grace_s, hurry.is_set))
         stopping.start()
+        if at_once:
+            hurry.set()
         with pytest.raises(grpc.RpcError) as ended:
             for _ in rows:
                 pass

@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,7 +21,7 @@ from google.protobuf.message import Message
 
 from lakebroker_pb.google.protobuf.any_pb2 import Any as Packed
 from lakebroker_testing.logs import LogWriter
-from lakebroker_testing.prestarted import start
+from lakebroker_testing.prestarted import ROOT, Process, start
 from structured_streaming.embedded.engine import EmbeddedEngine
 from structured_streaming.flight.failures import Hidden
 from structured_streaming.flight.server import FlightServer, Listen
@@ -84,18 +85,37 @@ class Served:
         return Client(self.uri, token)
 
 
-class ServeProcess:
-    """`lakebroker serve` on a free port of loopback, ended with the block; what it says goes into `folder`."""
+_PATIENT = """
+import sys
+from broker_gateway.cli import serve_command
+serve_command.GRACE_S = float(sys.argv.pop(1))
+from broker_gateway.cli.main import app
+app(prog_name="lakebroker")
+"""
 
-    def __init__(self, folder: Path, lake: Path, *arguments: str) -> None:
+
+class ServeProcess:
+    """`lakebroker serve` on a free port of loopback, ended with the block; what it says goes into `folder`. With `grace_s` a fresh
+    Python, where statements have so long at a stop."""
+
+    process: Process
+
+    def __init__(self, folder: Path, lake: Path, *arguments: str, grace_s: float | None = None) -> None:
         self._errors = folder / "serve.txt"
+        words = ("serve", "--lake", str(lake), "--listen", "127.0.0.1:0", *arguments)
+        environment = {name: value for name, value in os.environ.items() if name != "LAKEBROKER_TOKEN_FILE"}
         with self._errors.open("wb") as errors:
-            self.process = start(
-                *("serve", "--lake", str(lake), "--listen", "127.0.0.1:0", *arguments),
-                stdout=subprocess.DEVNULL,
-                stderr=errors,
-                env={name: value for name, value in os.environ.items() if name != "LAKEBROKER_TOKEN_FILE"},
-            )
+            if grace_s is None:
+                self.process = start(*words, stdout=subprocess.DEVNULL, stderr=errors, env=environment)
+            else:
+                self.process = subprocess.Popen(
+                    [sys.executable, "-c", _PATIENT, str(grace_s), *words],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=errors,
+                    cwd=ROOT,
+                    env=environment,
+                )
         wait_until(lambda: self.process.poll() is not None or self._uris(), self.said)
         assert self._uris(), self.said()
 
