@@ -17,12 +17,13 @@ import pytest
 
 from tests.fuzz import rows_target, scan_target
 from tests.suite.evidence import EVIDENCE, LONG
+from tests.suite.scratch import memory_folder
 
 ROOT = Path(__file__).parents[2]
 CORPUS = ROOT / "tests" / "fuzz" / "corpus"
 NEW_RUNS = 20
 SECONDS = 600
-IN_MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+IN_MEMORY = memory_folder()
 LEAST_INPUTS = {"scan": 50, "rows": 20}
 SHARE = {"scan": 1, "rows": 1 if EVIDENCE else 10}
 """One of so many inputs is taken: the rows of each are committed to a lake."""

@@ -14,6 +14,7 @@ import pytest
 
 from lakebroker_testing.client import Client
 from lakebroker_testing.gateway import ROOT
+from tests.support.machines.read_only import read_only
 
 UNIT = ROOT / "deploy" / "systemd" / "lakebroker.service"
 PROGRAM, STATE, CONFIGURATION = (
@@ -21,7 +22,6 @@ PROGRAM, STATE, CONFIGURATION = (
     "/var/lib/lakebroker",
     "/etc/lakebroker",
 )
-READ_ONLY = 'mount --bind "$0" "$0" && mount -o remount,ro,bind / && exec "$@"'
 WAIT_S = 240.0
 
 
@@ -69,7 +69,7 @@ def test_systemd_takes_it_without_a_word(unit: Path) -> None:
 def test_its_commands_serve_and_tell_systemd_so(unit: Path) -> None:
     said = settings(unit)
     state = Path(said["WorkingDirectory"])
-    wrapper = ["unshare", "--map-root-user", "--mount", "sh", "-c", READ_ONLY, str(state)]
+    wrapper = read_only(state)
     environment = {
         "PATH": os.environ["PATH"],
         **dict(part.split("=") for part in said["Environment"].split()),

@@ -14,10 +14,10 @@ from lakebroker_testing.client import OPTIONS, Client
 from lakebroker_testing.gateway import ROOT, Gateway
 from store.kernels.code_folders import CODE_FOLDERS, STORE_FOLDER
 from tests.suite.evidence import LONG, rounds
+from tests.support.machines.read_only import read_only
 
 CRASHES = rounds(1, 2)
 
-_ALL_READ_ONLY = 'mount --bind "$0" "$0" && mount -o remount,ro,bind / && exec "$@"'
 COMMANDS = """
 import sys
 from typer.testing import CliRunner
@@ -49,8 +49,8 @@ print(sum(map(len, found)))
 
 def hardened(writable: Path) -> list[str]:
     """A command's beginning that leaves it one folder to write to, and no home."""
-    no_home = ["env", "HOME=/dev/null", "XDG_CACHE_HOME=", "PYTHONDONTWRITEBYTECODE=1"]
-    return [*no_home, "unshare", "--map-root-user", "--mount", "sh", "-c", _ALL_READ_ONLY, str(writable)]
+    no_home = ["env", "-u", "TMPDIR", "HOME=/dev/null", "XDG_CACHE_HOME=", "PYTHONDONTWRITEBYTECODE=1"]
+    return [*no_home, *read_only(writable)]
 
 
 def run(writable: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

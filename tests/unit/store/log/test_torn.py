@@ -19,6 +19,7 @@ from store.log.flush import encode_flushed
 from store.log.record import Host, PendingRecord, encode_properties, tags_code
 from store.message_store import MessageStore
 from tests.suite.evidence import sample
+from tests.suite.scratch import memory_folder
 
 SEGMENT = 1 << 12
 HOST = Host("127.0.0.1", 10911)
@@ -28,7 +29,7 @@ LOG = Path("commitlog", f"{0:020d}")
 @pytest.fixture
 def tmp_path() -> Iterator[Path]:
     """In memory where there is such a folder: thousands of starts."""
-    with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as name:
+    with tempfile.TemporaryDirectory(dir=memory_folder()) as name:
         yield Path(name)
 
 
