@@ -101,7 +101,7 @@ def test_metrics_say_what_the_lake_holds_and_the_session_is_left_without_a_liste
 @LONG
 @pytest.mark.timeout(900)
 def test_metrics_go_on_when_the_jvm_dies(tmp_path: Path) -> None:
-    """That such a reput goes on is in tests/fault/test_reput_stop.py, what it tells its metrics in
+    """That such a reput goes on is in tests/fault/test_reput_jvm.py, what it tells its metrics in
     tests/unit/structured_streaming/test_reput_metrics.py."""
     store, lake = written(tmp_path / "store", "broker-a", 500), tmp_path / "lake"
 
