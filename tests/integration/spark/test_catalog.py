@@ -1,5 +1,5 @@
 """A lake in a catalog: tables that are missing, retention by Spark's own MERGE (the rows that stay are those of a lake in a folder),
-retired brokers. What `maintain` does to its files is in tests/interop/test_catalogs.py."""
+retired brokers, which tables `maintain` keeps up. What it does to their files is in tests/interop/test_catalogs.py."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from structured_streaming.commit.typed_tables import declare
 from structured_streaming.errors import LakeError, LocationError
 from structured_streaming.maintenance import in_catalog
 from structured_streaming.maintenance.decisions import Decisions
-from structured_streaming.maintenance.in_catalog import expire_schema
+from structured_streaming.maintenance.in_catalog import expire_schema, maintain_schema
 from structured_streaming.storage.local import LocalFolder
 from structured_streaming.tables import CONSUME_QUEUE, QUARANTINE, REPUT_PROGRESS, TABLES, UPKEEP
 from structured_streaming.typed.declaration import JSON, Declaration, Schema
@@ -199,8 +199,18 @@ def test_an_instant_of_the_past_is_that_of_a_batch_or_a_time(spark: SparkSession
         batch["commit_timestamp"],
     )
     assert there.then(batch["commit_timestamp"].isoformat()) == then
+    assert there.committed() == batch["commit_timestamp"]
     with pytest.raises(LakeError, match="its first batch is 1, committed at"):
         there.then("2001-01-01")
+
+
+def test_every_table_is_kept_up(spark: SparkSession, lake: AgedLake, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept_up: list[str] = []
+    monkeypatch.setattr(in_catalog, "_maintain", lambda session, table, hours, report: kept_up.append(table))
+    monkeypatch.setattr(in_catalog, "expire_schema", lambda session, schema, now: [])
+    reports = maintain_schema(spark, SCHEMA, 1 << 20, 3600.0)
+    assert kept_up == [SCHEMA.table(name) for name in (*TABLES, ORDERS.table)]
+    assert [report.table for report in reports] == [*TABLES, ORDERS.table]
 
 
 def test_brokers_are_retired(spark: SparkSession, lake: AgedLake) -> None:
