@@ -42,12 +42,12 @@ def test_a_rule_that_asks_for_something_else_is_found(tmp_path: Path) -> None:
         for rule in group["rules"]:
             contrary = {**group, "rules": [{**rule, "expr": f"absent({rule['expr']})"}]}
             (tmp_path / "rules.yml").write_text(yaml.safe_dump({"groups": [contrary]}))
-            its = {
+            own_cases = {
                 **cases,
                 "rule_files": [str(tmp_path / "rules.yml")],
                 "tests": of_alert(cases, rule["alert"]),
             }
-            (tmp_path / "cases.yml").write_text(yaml.safe_dump(its))
+            (tmp_path / "cases.yml").write_text(yaml.safe_dump(own_cases))
             done = promtool("test", "rules", str(tmp_path / "cases.yml"))
             assert done.returncode, rule["alert"]
             assert rule["alert"] in done.stdout

@@ -21,8 +21,8 @@ from store.log_reader import LogReader
 from structured_streaming.embedded.engine import EmbeddedEngine
 from structured_streaming.embedded.limits import Limits
 from structured_streaming.tables import DATA_TABLES, TABLES
-from tests.interop.maintaining_few import FEW
 from tests.suite.evidence import EVIDENCE, LONG
+from tests.support.brokers.maintaining_few import FEW
 from tests.support.brokers.one_process import OneProcess
 from tests.support.lakes.checks import assert_exact
 from tests.support.lakes.maintained import ReputLake, rows_of
@@ -64,7 +64,7 @@ class Lakebroker:
 @pytest.fixture(scope="module")
 def together(metastore: Path) -> Iterator[Lakebroker]:
     """Commands in one JVM."""
-    with OneProcess("tests.interop.maintaining_few") as commands:
+    with OneProcess("tests.support.brokers.maintaining_few") as commands:
         yield Lakebroker(commands.run)
 
 
@@ -152,9 +152,8 @@ def test_every_command_takes_a_catalog(
         writer.messages(MORE)
     newest = run(*sql, "--store", store, "SELECT count(*) AS n FROM messages")
     assert newest.stdout.split() == ["n", str(count + MORE)]
-    if (
-        form == "alone"
-    ):  # a reput goes on where another one ended, as the sink of both catalogs of the integration tests does
+    # a reput goes on where another one ended, as the sink of both catalogs of the integration tests does
+    if form == "alone":
         run(*source)
         assert assert_exact(tables, writer.folder)["messages"] == count + MORE
     # the other writer is not let in

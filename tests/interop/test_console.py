@@ -104,13 +104,15 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def profile(browser: Browser) -> Iterator[Opened]:
-    """A tab that has what every page loads after the first."""
+    """A tab that has what every page loads after the first. A page keeps in it no more than its place and its look."""
     with opened(browser) as found:
         yield found
 
 
 @pytest.fixture
 def tab(profile: Opened) -> Iterator[Opened]:
+    profile.left.clear()
+    profile.errors.clear()
     yield profile
     profile.check()
     assert profile.page.evaluate("window.hacked") is None

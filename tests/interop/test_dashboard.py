@@ -6,6 +6,7 @@ import math
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import yaml
@@ -50,6 +51,9 @@ pytestmark = pytest.mark.timeout(900)
 
 class Traffic:
     """Sends, receives, retries, a dead letter, what is delayed and what is pending, a send that fails; two rounds a second."""
+
+    reput_log: Path
+    """Of the reput that reads it."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -102,6 +106,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Promethe
                 ended = threading.Event()
                 waiting = threading.Thread(target=traffic.waits, args=(ended,))
                 waiting.start()
+                traffic.reput_log = reput.log
                 yield prometheus, traffic
                 ended.set()
                 waiting.join()
@@ -140,7 +145,10 @@ def assert_answered(prometheus: Prometheus, traffic: Traffic, values: dict[str, 
     def lacking() -> list[str]:
         return [f"{query.panel} lacks {lacks}: {query.expression}" for query, lacks in left.items()]
 
-    wait_until(answered, lambda: f"what {lacking()}", PATIENCE_S, every_s=0.5)
+    def told() -> str:
+        return f"what {lacking()}, of a reput that says {traffic.reput_log.read_text()[-2000:]!r},"
+
+    wait_until(answered, told, PATIENCE_S, every_s=0.5)
 
 
 def test_every_query_of_every_panel_has_an_answer(watched: tuple[Prometheus, Traffic]) -> None:

@@ -297,6 +297,8 @@ def test_a_reput_waits_for_a_store_that_is_away_and_a_signal_ends_it_where_one_h
         assert process.stderr is not None
         assert json.loads(process.stdout.readline())["batch"] == 1
         store.kill()
+        with LogWriter(log) as writer:  # there is more to commit, also where all was read before that
+            writer.messages(5)
         said = list(itertools.islice(filter(_waits, process.stderr), TRIES))
         assert len(said) == TRIES, process.communicate()
         store.start()
@@ -390,10 +392,10 @@ def test_sql_reads_it(tmp_path: Path, location: str, engine: str) -> None:
     rows = lake.rows()["messages"]
     last = max(rows["physical_offset"].to_pylist())
     asked = ("sql", "--engine", engine, "--lake", location, "--format", "csv")
-    # of the lake, what is asked with a log beside it is read in the same way
-    alone = [()] if EVIDENCE or engine == "duckdb" else []
+    # Spark reads a lake in the same way where a log is beside it
+    beside = [("--store", str(lake.store))] if EVIDENCE or engine == "duckdb" else []
     with OneProcess() as lakebroker:
-        for further in (*alone, ("--store", str(lake.store))):
+        for further in ((), *beside):
             done = lakebroker.run(*asked, *further, statement)
             assert (done.returncode, done.stdout) == (0, f"messages,last\n{rows.num_rows},{last}\n"), (
                 done.stderr

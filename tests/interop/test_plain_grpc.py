@@ -1,5 +1,5 @@
 """Plain grpc-go and grpc-java go through the behaviour suite that grpcio's client goes through in
-`tests/integration/transport`: the same service, plaintext and TLS (Java in `make evidence`), and in `make evidence` on both transports."""
+`tests/integration/transport`: the same service, plaintext and TLS (Java over TLS in `make evidence`), and in `make evidence` on both transports."""
 
 from __future__ import annotations
 

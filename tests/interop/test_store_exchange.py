@@ -32,7 +32,6 @@ from tests.support.rocketmq.requests import done
 from tests.support.waiting import wait_until
 
 COUNT = 300
-ENDS = pytest.mark.parametrize("end", [pytest.param("stopped", marks=LONG), "killed"])
 
 
 def ids_of(messages: list[pb.Message]) -> list[str]:
@@ -40,7 +39,7 @@ def ids_of(messages: list[pb.Message]) -> list[str]:
 
 
 @pytest.mark.timeout(400)
-@ENDS
+@pytest.mark.parametrize("end", ["killed", pytest.param("stopped", marks=LONG)])
 def test_the_real_broker_goes_on_with_our_store_and_we_with_its(tmp_path: Path, end: str) -> None:
     """With what is put off."""
     a_minute_before = ManualClock(ManualClock().now_ms - 60_000)
@@ -214,7 +213,7 @@ def gave_back(peer: RocketMQ, topic: str, group: str) -> list[str]:
 
 
 @pytest.mark.timeout(400)
-@ENDS
+@pytest.mark.parametrize("end", ["stopped", pytest.param("killed", marks=LONG)])
 def test_what_consumers_hold_or_gave_back_and_every_field_go_there_and_back(tmp_path: Path, end: str) -> None:
     """Pop consumers hold, a 4.x consumer gave back; the fields are set at the real broker, with some that a newer one might have."""
     peer = RocketMQ(

@@ -25,8 +25,22 @@ LONGEST = (
     "tests/interop/test_scale_out.py",
     "tests/interop/test_catalogs.py",
     "tests/interop/test_object_store.py",
+    "tests/interop/test_mqadmin.py",
+    "tests/interop/test_extras.py",
+    "tests/interop/test_dashboard.py",
+    "tests/interop/test_spark_versions.py",
+    "tests/interop/test_registration.py",
+    "tests/interop/test_iceberg.py",
+    "tests/interop/test_spark_submit.py",
+    "tests/interop/test_console.py",
+    "tests/interop/test_sidecar.py",
+    "tests/interop/test_lite_administration.py",
+    "tests/interop/test_sidecar_hosts.py",
+    "tests/interop/test_nameserver.py",
+    "tests/interop/test_official_clients.py",
 )
-"""Files that begin first after those with dear fixtures, so that no worker is left alone with one of them at the end."""
+"""Files that take longer than half a minute and begin first after those with dear fixtures, so that no worker is left alone with one of
+them at the end."""
 _REQUESTED = re.compile(rf"(?:[(,]\s*|usefixtures\(\")({'|'.join(DEAR)})\b\"?\s*[:,)]")
 """A parameter of a test or of a fixture, or a mark."""
 
