@@ -350,11 +350,12 @@ def _end_all(running: dict[int, int]) -> None:
 
 
 class QuickEnd:
-    """Ends a fork behind everything that its modules have registered for its end, before Python would clear each module away: that
-    copies nearly all pages that a fork shares, two thirds of what a command costs.
+    """Ends a fork after all `atexit` callbacks, before Python would clear each module away: that copies nearly all pages that a fork
+    shares, two thirds of what a command costs.
 
-    Made before any module registers something, so that it comes last. A fork that raised, or whose streams cannot be written, ends
-    as Python ends it.
+    Made before any module registers a callback, so that it comes last. A fork that raised, or whose streams cannot be written, ends
+    as Python ends it. A defect in the clearing away itself is seen by fresh processes alone: those of `make evidence`, and a few of
+    the tests of commands.
     """
 
     def __init__(self) -> None:

@@ -8,7 +8,7 @@ What one statement does cannot end the program that serves the others:
 | no memory for the extension `delta`, which ends the process | statements under way fail with a LakeError that says so; the next one starts another process |
 | work that no interrupt ends, seconds after it was cancelled | whoever asked for it is told, and the process ends. Statements beside it that had no answer yet run again, once, in another process; the others fail with that LakeError |
 | a fatal error of DuckDB, after which it answers nothing | the same, at once |
-| work that leaves the process no turn to see that | it is killed, with the same for statements beside it: where a call was cancelled and has no answer long after, it is asked whether it is alive |
+| work that leaves the process no turn to see that | the process is killed, and statements beside it run again as above. A cancelled call that has had no answer for long asks whether the process is alive |
 | a lake that does not answer (an object store that hangs) | whoever waits for it is told, some seconds after the call was cancelled; the process goes on. Who waits for another process to open that lake is told at once |
 | the program ends, however it does | its process sees that, and ends, whatever runs in it |
 
@@ -69,7 +69,7 @@ class EngineApart:
         self._arguments = arguments
         self._tell = tell
         self._lock = threading.Lock()
-        """Held for no longer than a process needs to begin, or to end."""
+        """Held for no longer than a process needs to begin, or to end: a call that waits for it cannot be cancelled."""
         self._closed = False
         self._worker = _Worker(arguments, tell)
         try:

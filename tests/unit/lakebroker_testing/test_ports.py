@@ -7,7 +7,7 @@ from lakebroker_testing.ports import free_ports
 OTHER = """
 import random, sys
 from lakebroker_testing import ports
-first, choice = [int(sys.argv[1])], random.choice
+first, choice = [int(sys.argv[1])], random.choice  # the claimed port is tried first: none is left to print
 random.choice = lambda among: first.pop() if first else choice(among)
 print(*ports.free_ports(1), *first)
 """
