@@ -21,7 +21,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from broker_gateway.cli.signals import Signalled, raised_signals
+from broker_gateway.cli.signals import Signalled, raised_signals, signals_held
 from demo import chart, keeping, workload
 from demo.questions import QUESTIONS, Rows
 from lakebroker_testing.gateway import ROOT, Gateway, ProcessError, Reput, command
@@ -113,14 +113,18 @@ class Demo:
             setup = progress.add_task("official client, gateway, reput", total=3)
             interpreter()
             progress.advance(setup)
-            gateway = self._running.enter_context(self.gateway)
+            with signals_held():
+                gateway = self._running.enter_context(self.gateway)
             progress.advance(setup)
             group = ["group", "create", "audit", "--retry-max", str(workload.AUDIT_RETRIES)]
             subprocess.run(
                 command(*group, "--gateway", gateway.address), check=True, cwd=ROOT, capture_output=True
             )
             arguments = ("--brokers", gateway.address, "--trigger", "1s")
-            self.reput = self._running.enter_context(Reput(self.lake, self.output / "reput.log", *arguments))
+            with signals_held():
+                self.reput = self._running.enter_context(
+                    Reput(self.lake, self.output / "reput.log", *arguments)
+                )
             first_batch(self.reput)
             progress.advance(setup)
             rounds = self.counted.rounds

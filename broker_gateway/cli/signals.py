@@ -65,5 +65,22 @@ def first_signal_raised() -> Iterator[list[Signalled]]:
         yield later
 
 
+@contextmanager
+def signals_held() -> Iterator[None]:
+    """Within `raised_signals`: a signal that comes meanwhile is raised at the end.
+
+    A process that is being started would be nobody's to end where an exception comes before `Popen` has returned.
+    """
+    held: list[int] = []
+    before = [signal.signal(number, lambda number, _frame: held.append(number)) for number in _NUMBERS]
+    try:
+        yield
+    finally:
+        for number, handler in zip(_NUMBERS, before, strict=True):
+            signal.signal(number, handler)
+    if held:
+        raise Signalled(held[0])
+
+
 def _raise(number: int, _frame: object) -> None:
     raise Signalled(number)
