@@ -11,6 +11,7 @@ EVIDENCE ?= $(shell grep -rl --include='test_*.py' 'from tests.suite.evidence im
 TIMES ?= tests/fault tests/integration tests/unit
 ROUNDS ?= 10
 BUSY ?= 8
+AT_ONCE ?= 1
 ROUNDS_OF ?= tests/fault tests/integration tests/unit
 # Where it is set, each process compiles every module that it imports anew: half of what a broker's start costs.
 unexport PYTHONDONTWRITEBYTECODE
@@ -96,9 +97,9 @@ test-times: $(CLASSES) ## Run the tests and print where the time goes: CPU secon
 	@$(BIN)/python -m pytest -q -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder -p tests.suite.costs --costs build/test-times.json $(TIMES); \
 	status=$$?; $(BIN)/python -m tests.suite.costs build/test-times.json && exit $$status
 
-rounds: $(CLASSES) ## Run tests again and again beside busy processes (ROUNDS=10 BUSY=8 ROUNDS_OF=tests/interop)
-	@echo "Running the tests $(ROUNDS) times beside $(BUSY) busy processes"
-	@$(BIN)/python -m tests.suite.rounds --rounds $(ROUNDS) --busy $(BUSY) --workers $(TEST_WORKERS) -- $(ROUNDS_OF)
+rounds: $(CLASSES) ## Run tests again and again beside busy processes (ROUNDS=10 BUSY=8 AT_ONCE=1 ROUNDS_OF=tests/interop)
+	@echo "Running the tests $(ROUNDS) times, $(AT_ONCE) at once, beside $(BUSY) busy processes"
+	@$(BIN)/python -m tests.suite.rounds --rounds $(ROUNDS) --busy $(BUSY) --at-once $(AT_ONCE) --workers $(TEST_WORKERS) -- $(ROUNDS_OF)
 
 defects: $(CLASSES) ## Put defects into a copy of the tree, one at a time, and see which tests find them
 	@$(BIN)/python -m tests.suite.defects --record docs/evidence/defects.jsonl

@@ -65,7 +65,7 @@ def wait_until_gone(pids: list[int]) -> None:
 
 
 def test_rounds_that_pass(tmp_path: Path) -> None:
-    process = rounds(tmp_path, PASSES, "--rounds", "2", "--busy", "0", "--workers", "1")
+    process = rounds(tmp_path, PASSES, "--rounds", "2", "--at-once", "2", "--busy", "0", "--workers", "1")
     out, err = process.communicate(timeout=1200)
     assert process.returncode == 0, err
     assert [line.split() for line in out.splitlines()][1:] == [
@@ -74,7 +74,7 @@ def test_rounds_that_pass(tmp_path: Path) -> None:
     ]
     lines = [json.loads(line) for line in (tmp_path / "rounds.jsonl").read_text().splitlines()]
     assert [(each["passed"], each["failures"], each["status"]) for each in lines] == [(1, [], 0)] * 2
-    assert [(each["busy"], each["workers"]) for each in lines] == [(0, 1)] * 2
+    assert [(each["busy"], each["at_once"], each["workers"]) for each in lines] == [(0, 2, 1)] * 2
     assert {each["paths"][0] for each in lines} == {str(tmp_path / "test_given.py")}
     assert not list(tmp_path.glob("lakebroker-rounds-*"))
 

@@ -29,6 +29,7 @@ _BUSY = "import os, sys\nwhile os.getppid() == int(sys.argv[1]):\n    sum(range(
 _EXAMPLES = """examples:
   python -m tests.suite.rounds                                    ten rounds of what make test runs, beside 8 processes
   python -m tests.suite.rounds --rounds 20 -- tests/unit          twenty of the unit tests
+  python -m tests.suite.rounds --rounds 6 --at-once 3 --workers 3  three at a time, beside each other and 8 processes
   python -m tests.suite.rounds --busy 0 --workers 3 -- tests/fault/test_cluster.py -k killed
 """
 
@@ -53,11 +54,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not asked.json:
         print(heading(), flush=True)
     with busy_processes(asked.busy):
-        for number in range(1, asked.rounds + 1):
-            found = run_round(asked, commit, outputs / f"round-{number}.txt")
-            append(asked.record, found)
-            print(json.dumps(found) if asked.json else row(number, found), flush=True)
-            failed |= is_failed(found)
+        for first in range(1, asked.rounds + 1, asked.at_once):
+            numbers = range(first, min(first + asked.at_once, asked.rounds + 1))
+            rounds = run_at_once(asked, commit, [outputs / f"round-{number}.txt" for number in numbers])
+            for number, found in zip(numbers, rounds, strict=True):
+                append(asked.record, found)
+                print(json.dumps(found) if asked.json else row(number, found), flush=True)
+                failed |= is_failed(found)
     if failed:
         print(f"what pytest printed in rounds that failed is in {outputs}", file=sys.stderr)
     else:
@@ -97,35 +100,54 @@ def busy_processes(count: int) -> Iterator[list[int]]:
             each.wait()
 
 
-def run_round(asked: argparse.Namespace, commit: str, output: Path) -> dict[str, Any]:
-    """Runs the tests once; what becomes a line of the record. The output is kept when the round failed."""
-    outcomes = output.with_suffix(".json")
+def run_at_once(asked: argparse.Namespace, commit: str, outputs: Sequence[Path]) -> list[dict[str, Any]]:
+    """Runs the tests once for each file of output, all at the same time; what becomes lines of the record.
+
+    The output of a round that failed is kept.
+    """
     date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     began = time.monotonic()
-    with output.open("wb") as out, _process(pytest_command(asked, outcomes), out) as process:
-        status = process.wait()
-    seconds = round(time.monotonic() - began)
+    lines = []
+    with contextlib.ExitStack() as stack:
+        processes = [
+            stack.enter_context(_process(pytest_command(asked, _outcomes(output)), output))
+            for output in outputs
+        ]
+        for output, process in zip(outputs, processes, strict=True):
+            status = process.wait()
+            lines.append(
+                {
+                    "commit": commit,
+                    "date": date,
+                    "paths": asked.paths,
+                    "busy": asked.busy,
+                    "at_once": len(outputs),
+                    "workers": asked.workers,
+                    "seconds": round(time.monotonic() - began),
+                    "status": status,
+                    **_counted(_outcomes(output)),
+                }
+            )
+            if not is_failed(lines[-1]):
+                output.unlink()
+    return lines
+
+
+def _outcomes(output: Path) -> Path:
+    return output.with_suffix(".json")
+
+
+def _counted(outcomes: Path) -> dict[str, Any]:
+    """Of a file that pytest has written, which goes; of none, where it ended before."""
     results = json.loads(outcomes.read_text()) if outcomes.exists() else {}
-    found = {
-        "commit": commit,
-        "date": date,
-        "paths": asked.paths,
-        "busy": asked.busy,
-        "workers": asked.workers,
-        "seconds": seconds,
-        "status": status,
-        **counted(results),
-    }
     outcomes.unlink(missing_ok=True)
-    if not is_failed(found):
-        output.unlink()
-    return found
+    return counted(results)
 
 
 def pytest_command(asked: argparse.Namespace, outcomes: Path) -> list[str]:
-    """A test may take as much longer as there are busy processes beside it."""
+    """A test may take as much longer as there are busy processes and other rounds beside it."""
     command = [sys.executable, "-m", "pytest", "-p", "tests.suite.outcomes", "--outcomes", str(outcomes)]
-    patience = ["-p", "tests.suite.patience", "--patience", str(1 + asked.busy)]
+    patience = ["-p", "tests.suite.patience", "--patience", str(asked.at_once + asked.busy)]
     workers = (
         ["-n", str(asked.workers), "--dist", "loadfile", "--no-loadscope-reorder"] if asked.workers else []
     )
@@ -168,11 +190,14 @@ def row(number: int, found: Mapping[str, Any]) -> str:
 
 
 @contextlib.contextmanager
-def _process(command: Sequence[str], out: Any) -> Iterator[subprocess.Popen[bytes]]:
-    """Interrupted when the block is left early, so that it ends what it started."""
+def _process(command: Sequence[str], output: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """What it prints goes to the file. Interrupted when the block is left early, so that it ends what it started."""
     process = None
     try:
-        with _signals_wait() as resume:  # one between fork and assignment would leave an orphan
+        with (
+            output.open("wb") as out,
+            _signals_wait() as resume,
+        ):  # one between fork and assignment would leave an orphan
             process = subprocess.Popen(
                 command, stdout=out, stderr=subprocess.STDOUT, cwd=ROOT, preexec_fn=resume
             )
@@ -211,9 +236,9 @@ def _end(signum: int, _frame: object) -> None:
     raise SystemExit(128 + signum)
 
 
-def _count(text: str) -> int:
-    if not text.isdigit():
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number of 0 or more")
+def _count(text: str, least: int = 0) -> int:
+    if not text.isdigit() or int(text) < least:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number of {least} or more")
     return int(text)
 
 
@@ -230,6 +255,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--workers", type=_count, default=0, help="pytest's workers; 0: one process (%(default)s)"
+    )
+    parser.add_argument(
+        "--at-once",
+        type=functools.partial(_count, least=1),
+        default=1,
+        help="rounds that run at the same time (%(default)s)",
     )
     parser.add_argument("--json", action="store_true", help="print the lines of the record, no table")
     parser.add_argument("--allow-dirty", action="store_true", help="run a tree that differs from its commit")
