@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -12,11 +11,12 @@ import time
 import urllib.error
 import urllib.request
 import webbrowser
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from lakebroker_testing.gateway import ROOT, Gateway, ProcessError, Reput, command
+from structured_streaming.signal_handlers import handled_by
 
 APART = (sys.executable, "-c", "import os, sys; os.setsid(); os.execvp(sys.argv[1], sys.argv[1:])")
 """Goes before a command whose process a terminal's ctrl-C does not reach: it is ended in its turn."""
@@ -81,15 +81,11 @@ def until_stopped(gateway: Gateway, reput: Reput, console: Console | None, stopp
 
 
 @contextmanager
-def stop_signals(numbers: Sequence[int] = (signal.SIGINT, signal.SIGTERM)) -> Iterator[threading.Event]:
+def stop_signals() -> Iterator[threading.Event]:
     """An event that SIGINT and SIGTERM set within the block, in place of what they did."""
     stopped = threading.Event()
-    before = {number: signal.signal(number, lambda *_: stopped.set()) for number in numbers}
-    try:
+    with handled_by(lambda *_: stopped.set()):
         yield stopped
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _answers(page: str) -> bool:

@@ -16,16 +16,15 @@ import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
-from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from structured_streaming.errors import LakeError
 from structured_streaming.provided_session import is_hosted, is_ours
+from structured_streaming.signal_handlers import handled_by
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_NUMBERS = (signal.SIGINT, signal.SIGTERM)
 _LOOK_S = 0.2
 _PATIENCE_S = 5.0
 """What a JVM may take to end by itself."""
@@ -160,7 +159,7 @@ def of_jobs(session: SparkSession, work: Callable[[], T]) -> tuple[T, int]:
     except Abandoned:
         jvm = jvm_of(session) if ours else None
         if jvm is not None:
-            with _handled_by(signal.SIG_IGN):
+            with handled_by(signal.SIG_IGN):
                 _end(jvm)
         raise
 
@@ -222,23 +221,8 @@ def _noted_signals(most: int) -> Iterator[list[int]]:
         if len(noted) >= most:
             raise Abandoned(noted[0])
 
-    with _handled_by(note):
+    with handled_by(note):
         yield noted
-
-
-@contextmanager
-def _handled_by(handler: Callable[[int, FrameType | None], object] | signal.Handlers) -> Iterator[None]:
-    """Within, SIGINT and SIGTERM have this handler."""
-    interrupt, terminate = (signal.getsignal(number) for number in _NUMBERS)
-    try:
-        for number in _NUMBERS:
-            signal.signal(number, handler)
-        yield
-    finally:
-        try:
-            signal.signal(signal.SIGINT, interrupt)
-        finally:  # a signal that comes between them raises
-            signal.signal(signal.SIGTERM, terminate)
 
 
 @contextmanager

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import signal
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-_NUMBERS = (signal.SIGINT, signal.SIGTERM)
+from structured_streaming.signal_handlers import handled_by
 
 
 class Signalled(KeyboardInterrupt):
@@ -28,17 +27,12 @@ def status_of(stopped: KeyboardInterrupt) -> int:
 @contextmanager
 def raised_signals() -> Iterator[None]:
     """Within, signals raise Signalled, unless others take them meanwhile. Other threads than the main one get none."""
-    if threading.current_thread() is not threading.main_thread():
+
+    def take(number: int, _frame: object) -> None:
+        raise Signalled(number)
+
+    with handled_by(take):
         yield
-        return
-    interrupt, terminate = (signal.signal(number, _raise) for number in _NUMBERS)
-    try:
-        yield
-    finally:
-        try:
-            signal.signal(signal.SIGINT, interrupt)
-        finally:  # a signal that comes between them raises
-            signal.signal(signal.SIGTERM, terminate)
 
 
 @contextmanager
@@ -58,10 +52,7 @@ def first_signal_raised() -> Iterator[list[Signalled]]:
         came = True
         raise Signalled(number)
 
-    with raised_signals():
-        if threading.current_thread() is threading.main_thread():
-            for number in _NUMBERS:
-                signal.signal(number, take)
+    with handled_by(take):
         yield later
 
 
@@ -72,15 +63,7 @@ def signals_held() -> Iterator[None]:
     A process that is being started would be nobody's to end where an exception comes before `Popen` has returned.
     """
     held: list[int] = []
-    before = [signal.signal(number, lambda number, _frame: held.append(number)) for number in _NUMBERS]
-    try:
+    with handled_by(lambda number, _frame: held.append(number)):
         yield
-    finally:
-        for number, handler in zip(_NUMBERS, before, strict=True):
-            signal.signal(number, handler)
     if held:
         raise Signalled(held[0])
-
-
-def _raise(number: int, _frame: object) -> None:
-    raise Signalled(number)
