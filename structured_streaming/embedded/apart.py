@@ -219,7 +219,7 @@ class _Worker:
         return self._killed or self._process.poll() is not None
 
     def ended_for_another(self) -> bool:
-        """Of a process that is ending: whether it does for a statement that was told so, or cancelled."""
+        """Of a process that is ending: whether it ends because of another statement, which failed or was cancelled."""
         try:
             return self._process.wait(_END_S) in FOR_ONE or self._killed
         except subprocess.TimeoutExpired:

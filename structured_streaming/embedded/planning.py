@@ -57,10 +57,7 @@ _FUNCTION = "SELECT min(function_name) FROM duckdb_functions() WHERE lower(funct
 _VIEW = "SELECT min(view_name) FROM duckdb_views() WHERE internal AND lower(view_name) IN (SELECT lower(unnest(?)))"
 
 
-_OF_VIEWS: dict[str, frozenset[str]] = {}
-"""Names of tables and views that each view has in it, also within those views, which stand before it."""
-for _view in VIEWS:
-    _OF_VIEWS[_view.name] = frozenset(_view.reads).union(*(_OF_VIEWS.get(each, ()) for each in _view.reads))
+_READ_BY = {view.name: view.reads for view in VIEWS}
 
 
 class Read(NamedTuple):
@@ -164,7 +161,7 @@ class Planner:
             raise _refused(read)
 
     def _unlisted_relations(self, tree: Any) -> Iterator[str]:
-        known = SYSTEM_VIEWS | self._tables.keys() | _OF_VIEWS.keys() | set(_common_tables(tree))
+        known = SYSTEM_VIEWS | self._tables.keys() | _READ_BY.keys() | set(_common_tables(tree))
         for node in nodes(tree):
             if node.get("type") == "BASE_TABLE" and node["table_name"].lower() not in known:
                 yield node["table_name"]
@@ -172,9 +169,11 @@ class Planner:
 
 def _named(tree: Any) -> frozenset[str]:
     """Names of tables and views in a statement, also those within views."""
-    found = {each.lower() for each in _relations(tree)}
-    for each in list(found):
-        found |= _OF_VIEWS.get(each, frozenset())
+    found: set[str] = set()
+    named = {each.lower() for each in _relations(tree)}
+    while named:
+        found |= named
+        named = {read for each in named for read in _READ_BY.get(each, ())} - found
     return frozenset(found)
 
 
