@@ -13,7 +13,6 @@ import pty
 import re
 import signal
 import subprocess
-import sys
 import tty
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -26,8 +25,8 @@ import pytest
 from lakebroker_pb.arrow.flight.protocol.sql import flight_sql_pb2 as sql
 from lakebroker_testing.prestarted import start
 from tests.suite.evidence import LONG
+from tests.support.brokers import with_constant
 from tests.support.lakes.served import Client, ServeProcess, described, made_lake, peak_bytes
-from tests.support.machines.ending_with_us import end_with_us
 from tests.support.waiting import LIMIT_S, wait_until
 
 pytestmark = pytest.mark.timeout(900)
@@ -266,55 +265,45 @@ def test_a_result_larger_than_memory_is_streamed(kind: Kind, lake: Path, tmp_pat
 
 ENDLESS = "SELECT repeat('a', 200) LIKE '%a_%a_%a_%a_%a_%a_%a_%a_%a_%a_%b'"
 """One call that looks for no interrupt, while the statement is planned."""
-HASTY = """
-import sys
-from structured_streaming.embedded import running
-running.PATIENCE_S = float(sys.argv.pop(1))
-from broker_gateway.cli.main import app
-app(prog_name="lakebroker")
-"""
-"""`lakebroker`, which waits so many seconds for the engine to stop, in place of 10."""
 
 
-def asking(lake: Path, folder: Path, timeout: str, patience: str) -> subprocess.Popen[str]:
-    program = lake.parent / "hasty.py"  # of a program that has no file DuckDB prints how far it is
-    program.write_text(HASTY)
-    arguments = ("--lake", str(lake), "--temp-folder", str(folder), "--timeout", timeout, ENDLESS)
-    return subprocess.Popen(
-        [sys.executable, str(program), patience, "sql", *arguments],
-        stdin=subprocess.DEVNULL,
+def asking(lake: Path, folder: Path, timeout: str, patience_s: float) -> subprocess.Popen[bytes]:
+    """`lakebroker sql`, which waits so many seconds for the engine to stop, in place of 10."""
+    return with_constant.start(
+        "structured_streaming.embedded.running",
+        "PATIENCE_S",
+        patience_s,
+        *("sql", "--lake", str(lake), "--temp-folder", str(folder), "--timeout", timeout, ENDLESS),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=end_with_us,
     )
 
 
 def test_the_shell_ends_what_looks_for_no_interrupt_with_its_process(lake: Path, tmp_path: Path) -> None:
-    process = asking(lake, tmp_path, "1s", "0.1")
+    process = asking(lake, tmp_path, "1s", 0.1)
     out, errors = process.communicate(timeout=LIMIT_S)
-    assert (process.returncode, out) == (1, "")
-    assert "took longer than 1 s" in errors
-    assert "did not stop within 0.1 s" in errors
-    assert "Traceback" not in errors
+    assert (process.returncode, out) == (1, b"")
+    assert b"took longer than 1 s" in errors
+    assert b"did not stop within 0.1 s" in errors
+    assert b"Traceback" not in errors
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
-    ("signals", "patience", "said"),
+    ("signals", "patience_s", "said"),
     [
-        ((signal.SIGINT,), "0.1", "did not stop within 0.1 s"),
-        ((signal.SIGINT, signal.SIGTERM), "600", "interrupted"),
+        ((signal.SIGINT,), 0.1, b"did not stop within 0.1 s"),
+        ((signal.SIGINT, signal.SIGTERM), 600, b"interrupted"),
     ],
     ids=["once", "twice"],
 )
 def test_ctrl_c_ends_it_too(
-    lake: Path, tmp_path: Path, signals: tuple[signal.Signals, ...], patience: str, said: str
+    lake: Path, tmp_path: Path, signals: tuple[signal.Signals, ...], patience_s: float, said: bytes
 ) -> None:
     """Signals of one number are noted once, where the program has no turn between them; of two numbers, twice."""
-    process = asking(lake, tmp_path, "1h", patience)
+    process = asking(lake, tmp_path, "1h", patience_s)
     assert process.stderr is not None
-    assert "tables alone" in process.stderr.readline()  # it has the engine by then
+    assert b"tables alone" in process.stderr.readline()  # it has the engine by then
     cpu_before = _cpu(process.pid)
     wait_until(lambda: _cpu(process.pid) > cpu_before + 20, "work of the statement")
     for number in signals:
@@ -322,7 +311,7 @@ def test_ctrl_c_ends_it_too(
     _, errors = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 130
     assert said in errors
-    assert "Traceback" not in errors
+    assert b"Traceback" not in errors
     assert list(tmp_path.iterdir()) == []
 
 

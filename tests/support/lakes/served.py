@@ -6,11 +6,11 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +21,12 @@ from google.protobuf.message import Message
 
 from lakebroker_pb.google.protobuf.any_pb2 import Any as Packed
 from lakebroker_testing.logs import LogWriter
-from lakebroker_testing.prestarted import ROOT, Process, start
+from lakebroker_testing.prestarted import Process, start
 from structured_streaming.embedded.engine import EmbeddedEngine
 from structured_streaming.flight.failures import Hidden
 from structured_streaming.flight.server import FlightServer, Listen
 from structured_streaming.flight.service import Sizes, serving
+from tests.support.brokers import with_constant
 from tests.support.lakes.empty import empty_lake
 from tests.support.lakes.union import commit, cuts, manifest
 from tests.support.waiting import wait_until
@@ -38,6 +39,7 @@ ENDLESS = "SELECT i, repeat('x', 100) AS text FROM range(1000000000000) r(i)"
 SLOW = "SELECT sum(a.i * b.i) FROM range(100000000) a(i), range(100000000) b(i)"
 """One row, in days."""
 _HEADER = "adbc.flight.sql.authorization_header"
+_GRACE = "broker_gateway.cli.serve_command", "GRACE_S"
 
 
 def made_lake(folder: Path) -> Path:
@@ -85,15 +87,6 @@ class Served:
         return Client(self.uri, token)
 
 
-_PATIENT = """
-import sys
-from broker_gateway.cli import serve_command
-serve_command.GRACE_S = float(sys.argv.pop(1))
-from broker_gateway.cli.main import app
-app(prog_name="lakebroker")
-"""
-
-
 class ServeProcess:
     """`lakebroker serve` on a free port of loopback, ended with the block; what it says goes into `folder`. With `grace_s` a fresh
     Python, where statements have so long at a stop."""
@@ -104,18 +97,9 @@ class ServeProcess:
         self._errors = folder / "serve.txt"
         words = ("serve", "--lake", str(lake), "--listen", "127.0.0.1:0", *arguments)
         environment = {name: value for name, value in os.environ.items() if name != "LAKEBROKER_TOKEN_FILE"}
+        begin = start if grace_s is None else partial(with_constant.start, *_GRACE, grace_s)
         with self._errors.open("wb") as errors:
-            if grace_s is None:
-                self.process = start(*words, stdout=subprocess.DEVNULL, stderr=errors, env=environment)
-            else:
-                self.process = subprocess.Popen(
-                    [sys.executable, "-c", _PATIENT, str(grace_s), *words],
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    stderr=errors,
-                    cwd=ROOT,
-                    env=environment,
-                )
+            self.process = begin(*words, stdout=subprocess.DEVNULL, stderr=errors, env=environment)
         wait_until(lambda: self.process.poll() is not None or self._uris(), self.said)
         assert self._uris(), self.said()
 
