@@ -18,6 +18,7 @@ from structured_streaming.source.log_watch import START_S, LogWatch
 from structured_streaming.source.logs import by_broker, open_log
 from structured_streaming.source.membership import Membership
 from structured_streaming.source.notes import Notes
+from structured_streaming.source.partition import LogPartition
 from structured_streaming.source.pushed import conditions
 from structured_streaming.source.reading import Reading, rows
 
@@ -37,7 +38,7 @@ class LogBatchReader(Reading, DataSourceReader):
     def __getstate__(self) -> dict[str, Any]:
         return super().__getstate__() | {"selection": self.selection}
 
-    def partitions(self) -> Sequence[LogRange]:
+    def partitions(self) -> Sequence[LogPartition]:
         note, access = Notes(self.options.notes), self.options.access
         watch = LogWatch(self.options.targets, access, note, START_S)
         Membership(self.options.name_servers, watch, note, fixed=True).update()

@@ -1,14 +1,12 @@
-"""A partition of the data source: a range of a log."""
+"""A range of a log, as batches are planned and staged by. Imports no pyspark: the child that stages a range carefully needs none."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pyspark.sql.datasource import InputPartition
-
 
 @dataclass
-class LogRange(InputPartition):
+class LogRange:
     """Bytes [start, end) of a log; they begin and end at records or within damage. Levels and size as in `LogState`.
 
     `missing`: they are gone, and there is nothing to read. `erased`: where records of it begin that are left out, ascending.
@@ -24,6 +22,3 @@ class LogRange(InputPartition):
     segment_size: int | None = None
     missing: bool = False
     erased: tuple[int, ...] = ()
-
-    def __post_init__(self) -> None:
-        super().__init__(None)

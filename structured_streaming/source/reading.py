@@ -18,6 +18,7 @@ from structured_streaming.rows.selected import Selection, batches
 from structured_streaming.source.log_range import LogRange
 from structured_streaming.source.logs import open_log
 from structured_streaming.source.options import SourceOptions
+from structured_streaming.source.partition import LogPartition
 from structured_streaming.tables import MESSAGES
 
 
@@ -39,11 +40,11 @@ class Reading:
         *,
         missing: bool = False,
         erased: Offsets = NOTHING,
-    ) -> list[LogRange]:
+    ) -> list[LogPartition]:
         """Partitions between boundaries; `missing` says that their bytes are gone, `erased` which records are left out."""
         levels, size = state.delay_levels or self.options.delay_levels, state.segment_size
         return [
-            LogRange(
+            LogPartition(
                 target,
                 state.broker,
                 state.log_id,

@@ -18,13 +18,13 @@ from pyspark.sql.datasource import DataSourceStreamReader
 
 from store.log_source import LogState
 from structured_streaming.errors import GapError, LostDataError, SourceError, UnreachableError
-from structured_streaming.source.log_range import LogRange
 from structured_streaming.source.log_watch import PATIENCE_S, START_S, LogWatch
 from structured_streaming.source.logs import by_broker
 from structured_streaming.source.membership import Membership
 from structured_streaming.source.notes import Notes
 from structured_streaming.source.options import SourceOptions
 from structured_streaming.source.pacing import Pacing
+from structured_streaming.source.partition import LogPartition
 from structured_streaming.source.planning import Plan, Planner, Plans, Progress, what_is_gone
 from structured_streaming.source.reading import Reading
 
@@ -102,7 +102,7 @@ class _StreamReading(Reading):
         }
         return self._last
 
-    def partitions(self, start: Offsets, end: Offsets) -> Sequence[LogRange]:
+    def partitions(self, start: Offsets, end: Offsets) -> Sequence[LogPartition]:
         """The ranges of a batch; only what was not planned by this reader is asked for now."""
         found = []
         self._begun = {}
