@@ -31,7 +31,7 @@ from structured_streaming.tables import TABLES
 from structured_streaming.union.instants import age_of
 from structured_streaming.union.lakes import CatalogLake, FolderLake, ReadableLake
 from structured_streaming.union.names import LakeNames
-from structured_streaming.union.tables import SessionTables, UnionTables, frames, frames_as_of
+from structured_streaming.union.tables import SessionTables, UnionTables, frames
 from structured_streaming.without_pandas import let_pandas_in
 
 if TYPE_CHECKING:
@@ -56,9 +56,9 @@ def lake_session(
     With `as_of` they are as a batch left them: its number, or a time. Raises LakeError.
     """
     session, lake = _opened(location, master, tell)
+    names = names_of(session, lake, as_of, tell)
     if as_of:
-        return session, LakeNames(session, frames_as_of(lake, as_of, tell), lake.retired())
-    names = names_of(session, lake)
+        return session, names
     for said in lake.emptied(TABLES):
         tell(said)
     if said := age_of(lake.committed()):
@@ -139,9 +139,14 @@ def delta_session(master: str = "", lake: Folder | None = None, *, catalogs: boo
     return session
 
 
-def names_of(session: SparkSession, lake: ReadableLake) -> LakeNames:
-    """The tables, views and functions of a lake, for the session."""
-    return LakeNames(session, frames(lake), lake.retired())
+def names_of(
+    session: SparkSession,
+    lake: ReadableLake,
+    as_of: str = "",
+    tell: Callable[[str], None] = lambda line: None,
+) -> LakeNames:
+    """The tables, views and functions of a lake, for the session; `as_of` and `tell` as of `lake_session`. Raises LakeError."""
+    return LakeNames(session, frames(lake, as_of, tell), lake.retired())
 
 
 def query(

@@ -173,33 +173,29 @@ class UnionTables:
         )
 
 
-def frames_as_of(
-    lake: ReadableLake, moment: str, tell: Callable[[str], None]
+def frames(
+    lake: ReadableLake, moment: str = "", tell: Callable[[str], None] = lambda line: None
 ) -> dict[str, Callable[[], DataFrame]]:
-    """What makes the frame of each table as a batch left it, by its number or a time; `tell` gets a line for a table whose version
-    is gone when its frame is made. Raises LakeError."""
-    instant = lake.then(moment).without(lake.hidden())
+    """What makes the frame of each table, typed ones too, as it is; with a `moment`, a batch's number or a time, as that left it.
 
-    def frame(name: str) -> DataFrame:
-        then = None
-        if name not in (REPUT_PROGRESS.name, UPKEEP.name):
-            then = _readable(lake, name, instant.versions.get(name, 0))
-            if then is None:
-                tell(version_gone(name, instant))
-        return below(lake.frame(name) if then is None else then, name, instant)
-
-    tell(as_of(instant))
-    return {name: functools.partial(frame, name) for name in _names(lake)}
+    `tell` gets a line for a table whose version is gone when its frame is made. Raises LakeError.
+    """
+    frame: Callable[[str], DataFrame] = lake.frame
+    if moment:
+        instant = lake.then(moment).without(lake.hidden())
+        tell(as_of(instant))
+        frame = functools.partial(_frame_then, lake, instant, tell)
+    names = [*TABLES, *(declared.table for declared in lake.typed())]
+    return {name: functools.partial(frame, name) for name in names}
 
 
-def frames(lake: ReadableLake) -> dict[str, Callable[[], DataFrame]]:
-    """What makes the frame of each table as it is."""
-    return {name: functools.partial(lake.frame, name) for name in _names(lake)}
-
-
-def _names(lake: ReadableLake) -> list[str]:
-    """Of its tables, typed ones too."""
-    return [*TABLES, *(declared.table for declared in lake.typed())]
+def _frame_then(lake: ReadableLake, instant: Instant, tell: Callable[[str], None], name: str) -> DataFrame:
+    then = None
+    if name not in (REPUT_PROGRESS.name, UPKEEP.name):
+        then = _readable(lake, name, instant.versions.get(name, 0))
+        if then is None:
+            tell(version_gone(name, instant))
+    return below(lake.frame(name) if then is None else then, name, instant)
 
 
 def below(frame: DataFrame, name: str, instant: Instant) -> DataFrame:

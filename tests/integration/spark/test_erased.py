@@ -12,7 +12,7 @@ from store.log.erased import write_erased
 from structured_streaming.maintenance.erasure import purge
 from structured_streaming.sql import query
 from structured_streaming.union.lakes import FolderLake
-from structured_streaming.union.tables import UnionTables, frames_as_of
+from structured_streaming.union.tables import UnionTables, frames
 from tests.support.lakes.marked import TOPIC, TYPED, MarkedLake
 
 IDS = f"SELECT message_id FROM {{table}} WHERE topic = '{TOPIC}' ORDER BY message_id"
@@ -89,7 +89,7 @@ def test_union_views_and_earlier_instants_leave_them_out(spark: SparkSession, la
     union.close()
     lake.erase()
     for _ in ("stated", "removed"):
-        then = frames_as_of(FolderLake(spark, lake.folder), "1", lambda line: None)
+        then = frames(FolderLake(spark, lake.folder), "1")
         then["messages"]().createOrReplaceTempView("messages")
         assert ids(spark) == others[:1]
         purge(lake.folder, None)

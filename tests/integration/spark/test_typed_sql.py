@@ -19,7 +19,7 @@ from structured_streaming.storage.local import LocalFolder
 from structured_streaming.typed.declaration import JSON, Declaration, Schema
 from structured_streaming.union.lakes import FolderLake
 from structured_streaming.union.names import LakeNames
-from structured_streaming.union.tables import UnionTables, frames_as_of
+from structured_streaming.union.tables import UnionTables
 from tests.support.lakes.empty import empty_lake
 from tests.support.lakes.union import commit, cuts, manifest
 
@@ -96,7 +96,7 @@ def test_a_typed_table_with_what_the_log_holds_beyond_it(spark: SparkSession, tm
     there = FolderLake(spark, folder)
     assert counts(spark, names_of(spark, there)) == [60, 30, 30, times, NEWEST]
     told: list[str] = []
-    at_first = LakeNames(spark, frames_as_of(there, "1", told.append), ())
+    at_first = names_of(spark, there, "1", told.append)
     asked = "SELECT count(*) AS messages, max(schema_version) AS newest FROM typed_orders"
     (then,) = query(spark, asked, tables=at_first).to_pylist()
     assert 0 < then["messages"] < 60

@@ -23,14 +23,14 @@ from lakebroker_testing.logs import LogWriter
 from structured_streaming.errors import LakeError, ReadOnlyError
 from structured_streaming.maintenance.maintain import maintain
 from structured_streaming.reput_options import ReputOptions
-from structured_streaming.sql import query
+from structured_streaming.sql import names_of, query
 from structured_streaming.storage.local import LocalFolder
 from structured_streaming.tables import CONSUME_QUEUE, DATA_TABLES, MESSAGES, QUARANTINE, Table
 from structured_streaming.union.columns import columns_read
 from structured_streaming.union.instants import Instant
 from structured_streaming.union.lakes import FolderLake
 from structured_streaming.union.names import LakeNames
-from structured_streaming.union.tables import UnionTables, frames_as_of
+from structured_streaming.union.tables import UnionTables
 from tests.suite.evidence import LONG
 from tests.support.lakes.checks import expected_keys
 from tests.support.lakes.empty import empty_lake
@@ -169,7 +169,7 @@ def test_tables_as_a_batch_left_them(spark: SparkSession, lake: Path, tmp_path: 
     """What else is no moment of a lake: the same test of the embedded engine."""
     store, folder = written(tmp_path / "store"), LocalFolder(lake)
     with pytest.raises(LakeError, match="holds no batch yet"):
-        frames_as_of(FolderLake(spark, folder), "1", print)
+        names_of(spark, FolderLake(spark, folder), "1")
     states = []
     for start, end in itertools.pairwise(cuts(store, 3)):
         commit(lake, manifest(lake, store, start, end))
@@ -188,7 +188,7 @@ def test_tables_as_a_batch_left_them(spark: SparkSession, lake: Path, tmp_path: 
 
     def as_of(moment: str) -> LakeNames:
         told.clear()
-        return LakeNames(spark, frames_as_of(FolderLake(spark, folder), moment, told.append), ())
+        return names_of(spark, FolderLake(spark, folder), moment, told.append)
 
     def keys_as_of(moment: str) -> Counter[tuple[str, str]]:
         return keys(query(spark, every_key(SOME), tables=as_of(moment)))
@@ -205,7 +205,7 @@ def test_tables_as_a_batch_left_them(spark: SparkSession, lake: Path, tmp_path: 
     assert len(told) == 2
     assert told[1].startswith("version 1 of messages is gone; its newest is read up to batch 1")
     with pytest.raises(LakeError, match="its first batch is 1, committed at"):
-        frames_as_of(FolderLake(spark, folder), "2001-01-01", print)
+        names_of(spark, FolderLake(spark, folder), "2001-01-01")
 
 
 AT_ONCE = """
