@@ -166,7 +166,7 @@ def query(
     from pyspark.sql.functions import col
 
     try:
-        if not write or isinstance(tables, UnionTables):
+        if not write or (tables is not None and tables.with_logs):
             check_read_only(session, statement)
         if tables is not None:
             tables.bind(statement)

@@ -104,8 +104,6 @@ class NotebookLake:
 
     def gateways(self) -> dict[str, str]:
         """`host:port` by broker name, of the parameter `brokers`; none without it. Raises NotebookError for one that does not answer."""
-        if not isinstance(self._tables, UnionTables):
-            return {}
         try:
             return self._tables.addresses()
         except LakeError as error:
@@ -124,7 +122,7 @@ class NotebookLake:
         try:
             self._tables.bind(text)
         except LakeError as error:
-            other = "; or leave the parameter brokers empty" if isinstance(self._tables, UnionTables) else ""
+            other = "; or leave the parameter brokers empty" if self._tables.with_logs else ""
             raise NotebookError(f"{error}{other}") from None
         return self._session.sql(text).toArrow()
 

@@ -23,6 +23,8 @@ class LakeNames:
     """Temporary views and functions of a session. `tables` has what makes the frame of each table; views are without the brokers that
     are `retired`."""
 
+    with_logs = False
+
     def __init__(
         self, session: SparkSession, tables: Mapping[str, Callable[[], DataFrame]], retired: Iterable[str]
     ) -> None:
@@ -44,6 +46,10 @@ class LakeNames:
     def bind_all(self) -> None:
         """Makes every name, for statements that are not seen here. Raises LakeError and pyspark's errors."""
         self._make(self._missing)
+
+    def addresses(self) -> dict[str, str]:
+        """There are no logs."""
+        return {}
 
     def close(self) -> None:
         """Nothing is held."""

@@ -45,6 +45,9 @@ class UnionTables:
     SourceError.
     """
 
+    with_logs = True
+    """Statements over logs must only read."""
+
     def __init__(
         self,
         session: SparkSession,
