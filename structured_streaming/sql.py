@@ -149,6 +149,17 @@ def names_of(
     return LakeNames(session, frames(lake, as_of, tell), lake.retired())
 
 
+def tables_in(
+    session: SparkSession,
+    location: str,
+    source: Mapping[str, str] | None = None,
+    tell: Callable[[str], None] = lambda line: None,
+) -> SessionTables:
+    """What statements of a session that is there may name of a lake; with `source`, as of `union_session`. Raises LakeError."""
+    lake = lake_in(session, location)
+    return UnionTables(session, lake, source, tell) if source else names_of(session, lake)
+
+
 def query(
     session: SparkSession,
     statement: str,

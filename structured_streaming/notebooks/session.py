@@ -22,7 +22,7 @@ from structured_streaming.notebooks import parameters
 from structured_streaming.notebooks.errors import NotebookError
 from structured_streaming.notebooks.sizes import TableSize, sizes
 from structured_streaming.provided_session import beside, is_hosted
-from structured_streaming.union.tables import SessionTables, UnionTables
+from structured_streaming.union.tables import SessionTables
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -142,9 +142,7 @@ def open_lake(namespace: Mapping[str, Any], *names: str) -> NotebookLake:
             raise NotebookError(
                 "brokers cannot be read over Spark Connect: leave the parameter brokers empty, or run where the driver is"
             )
-        lake = sql.lake_in(session, location)
-        tables: SessionTables
-        tables = UnionTables(session, lake, source, print) if source else sql.names_of(session, lake)
+        tables = sql.tables_in(session, location, source, print)
     except LakeError as error:
         raise NotebookError(str(error)) from None
     print(f"{location}, in the Spark session that already exists")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from structured_streaming.sql import lake_in, names_of
+from structured_streaming.sql import tables_in
 from tests.suite.evidence import LONG
 from tests.support.documents.bundle import ROOT, Bundle, mappings, sources
 from tests.support.lakes.viewed import viewed
@@ -26,7 +26,7 @@ pytestmark = LONG
 @pytest.fixture(scope="module")
 def lake(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> SparkSession:
     folder, _ = viewed(tmp_path_factory.mktemp("lake"))
-    names_of(spark, lake_in(spark, str(folder))).bind_all()
+    tables_in(spark, str(folder)).bind_all()
     return spark
 
 

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from structured_streaming.errors import LakeError
 from structured_streaming.latency_functions import in_duckdb
-from structured_streaming.sql import lake_in, names_of, query
+from structured_streaming.sql import query, tables_in
 from tests.support.lakes.latency_questions import (
     LIMITS_MS,
     PARTS,
@@ -30,7 +30,7 @@ def ask(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Ask:
     lake = tmp_path_factory.mktemp("sketches") / "lake"
     sketch_lake(lake)
     session = spark.newSession()
-    names = names_of(session, lake_in(session, str(lake)))
+    names = tables_in(session, str(lake))
 
     def rows_of(statement: str) -> list[dict[str, Any]]:
         asked = statement.replace("FROM stats", "FROM broker_stats")

@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from structured_streaming.errors import LakeError
-from structured_streaming.sql import lake_in, names_of, query
+from structured_streaming.sql import query, tables_in
 from structured_streaming.union.names import LakeNames, names_in
 from tests.support.lakes.empty import empty_lake
 
@@ -53,7 +53,7 @@ def test_a_query_shows_what_it_names_and_anything_else_may_use_all(
 
 def test_a_session_knows_what_was_named(spark: SparkSession, tmp_path: Path) -> None:
     session = spark.newSession()
-    names = names_of(session, lake_in(session, str(empty_lake(tmp_path / "lake"))))
+    names = tables_in(session, str(empty_lake(tmp_path / "lake")))
 
     def known() -> set[str]:
         return {row.tableName for row in session.sql("SHOW TABLES").collect() if row.isTemporary}

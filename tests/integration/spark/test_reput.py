@@ -27,7 +27,7 @@ from structured_streaming.reput import run_reput
 from structured_streaming.reput_options import ReputOptions
 from structured_streaming.reput_query import run_until_done
 from structured_streaming.source.data_source import LakebrokerDataSource
-from structured_streaming.sql import lake_in, names_of
+from structured_streaming.sql import tables_in
 from structured_streaming.stopping import Stopping
 from tests.suite.evidence import EVIDENCE
 from tests.support.lakes.checks import assert_exact, rows
@@ -146,7 +146,7 @@ def test_no_worker_takes_a_gibibyte(filled: Filled) -> None:
 
 
 def test_spark_reads_whatever_the_logs_held(spark: SparkSession, filled: Filled) -> None:
-    names_of(spark, lake_in(spark, str(filled.lake))).bind("TABLE messages")
+    tables_in(spark, str(filled.lake)).bind("TABLE messages")
     bodies = spark.sql(
         "SELECT message_id, body_encoding, count(*), max(length(body)) FROM messages "
         "WHERE message_id IN ('BOMB', 'LARGE', 'GZIP') GROUP BY ALL ORDER BY ALL"

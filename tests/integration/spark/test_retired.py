@@ -12,9 +12,8 @@ from lakebroker_testing.logs import LogWriter
 from structured_streaming.embedded.engine import EmbeddedEngine
 from structured_streaming.errors import LakeError
 from structured_streaming.maintenance.decisions import Decisions
-from structured_streaming.sql import lake_in, names_of, query
+from structured_streaming.sql import query, tables_in
 from structured_streaming.tables import TABLES
-from structured_streaming.union.tables import UnionTables
 from tests.suite.evidence import EVIDENCE
 from tests.support.lakes.maintained import reput
 
@@ -55,10 +54,7 @@ def test_views_and_unions_leave_it_out_and_tables_keep_it(spark: SparkSession, t
             if not of_spark_too:
                 continue
             session = spark.newSession()
-            of_spark = lake_in(session, str(lake))
-            tables = (
-                UnionTables(session, of_spark, source, told.append) if logs else names_of(session, of_spark)
-            )
+            tables = tables_in(session, str(lake), logs, told.append)
             rows = query(session, asking(TO_SPARK), tables=tables)
             tables.close()
             assert {row for row in found[-1] if row[0] in TO_SPARK} == {

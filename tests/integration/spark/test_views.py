@@ -15,7 +15,7 @@ from structured_streaming.catalog.lake_views import make_views
 from structured_streaming.catalog.names import CatalogSchema
 from structured_streaming.embedded.engine import EmbeddedEngine
 from structured_streaming.read_only import kind_of, tree_of
-from structured_streaming.sql import lake_in, names_of, query
+from structured_streaming.sql import query, tables_in
 from structured_streaming.tables import TABLES
 from structured_streaming.views import VIEWS, View
 from tests.suite.evidence import EVIDENCE, LONG
@@ -53,7 +53,7 @@ def registered(there: Viewed, spark: SparkSession) -> SparkSession:
 def of_lake(spark: SparkSession, lake: Path, *views: str) -> SparkSession:
     """A session of its own, with these views of the lake; with all without any."""
     session = spark.newSession()
-    names = names_of(session, lake_in(session, str(lake)))
+    names = tables_in(session, str(lake))
     for view in views:
         names.bind(f"TABLE {view}")
     if not views:

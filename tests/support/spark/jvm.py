@@ -81,7 +81,7 @@ def make_archive() -> None:
 
 def _load_classes() -> None:
     from structured_streaming.interruptible import jvm_of
-    from structured_streaming.sql import delta_session, lake_in, names_of
+    from structured_streaming.sql import delta_session, tables_in
     from structured_streaming.views import VIEWS
     from tests.support.spark.lake import SparkLake
     from tests.support.spark.reput_runs import reput_once
@@ -92,7 +92,7 @@ def _load_classes() -> None:
         first, *_, end = lake.cuts()
         lake.sink().commit(lake.manifest(first, end))
         reput_once(session, Path(folder) / "other", lake.store)
-        names_of(session, lake_in(session, str(lake.lake))).bind_all()
+        tables_in(session, str(lake.lake)).bind_all()
         for view in VIEWS:
             session.sql(f"SELECT * FROM {view.name}").collect()
     jvm = jvm_of(session)
