@@ -6,9 +6,10 @@ and temporary views over queries, which end with the session. What is not known 
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from structured_streaming.errors import ReadOnlyError
 from structured_streaming.interruptible import active_meanwhile
@@ -34,26 +35,53 @@ _CALLS = frozenset({"reflect", "try_reflect", "java_method"})
 """Functions that call any Java method."""
 
 
-def check_read_only(session: SparkSession, statement: str) -> None:
+class Node(NamedTuple):
+    """Of a plan, with its kind and the functions that it calls (see `functions_of`)."""
+
+    kind: str
+    node: Any
+    functions: tuple[str | None, ...]
+
+
+class Statement:
+    """One statement, which Spark parses once for all that is to be known of it. Properties raise pyspark's ParseException."""
+
+    def __init__(self, session: SparkSession, text: str) -> None:
+        self.session = session
+        self.text = text
+
+    @functools.cached_property
+    def plan(self) -> Any:
+        """As Spark's parser makes it; of an EXPLAIN, that which it explains."""
+        with active_meanwhile(self.session):  # the parser has its options from the thread's session
+            plan = self.session._jsparkSession.sessionState().sqlParser().parsePlan(self.text)
+        return plan.logicalPlan() if kind_of(plan) == "ExplainCommand" else plan
+
+    @functools.cached_property
+    def nodes(self) -> list[Node]:
+        """Of its query, up to the first that is of no query. They are kept: to go through a plan is a call of the JVM for each step,
+        and takes longer than to parse it."""
+        found: list[Node] = []
+        for node in tree_of(query_of(self.plan)):
+            kind = kind_of(node)
+            if not QUERY.fullmatch(kind):
+                return [*found, Node(kind, node, ())]
+            found.append(Node(kind, node, tuple(functions_of(node))))
+        return found
+
+
+def check_read_only(statement: Statement) -> None:
     """Raises ReadOnlyError when the statement may change something, pyspark's ParseException for bad SQL."""
-    plan = parsed(session, statement)
-    if _INFORMATION.fullmatch(kind_of(plan)):
+    if _INFORMATION.fullmatch(kind_of(statement.plan)):
         return
-    for node in tree_of(query_of(plan)):
-        if not QUERY.fullmatch(kind_of(node)):
-            raise ReadOnlyError(_words(kind_of(node)))
-        for call in functions_of(node):
+    for kind, _, functions in statement.nodes:
+        if not QUERY.fullmatch(kind):
+            raise ReadOnlyError(_words(kind))
+        for call in functions:
             if call is None:
                 raise ReadOnlyError("a function that IDENTIFIER names, which may be any (write its name),")
             if call in _CALLS:
                 raise ReadOnlyError(f"{call}(), which calls any Java method,")
-
-
-def parsed(session: SparkSession, statement: str) -> Any:
-    """The plan of a statement as Spark's parser makes it; of an EXPLAIN, that which it explains. Raises pyspark's ParseException."""
-    with active_meanwhile(session):  # the parser has its options from the thread's session
-        plan = session._jsparkSession.sessionState().sqlParser().parsePlan(statement)
-    return plan.logicalPlan() if kind_of(plan) == "ExplainCommand" else plan
 
 
 def query_of(plan: Any) -> Any:

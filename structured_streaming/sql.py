@@ -23,7 +23,7 @@ from structured_streaming.provided_session import (
     provided_session,
     refuse_address,
 )
-from structured_streaming.read_only import check_read_only
+from structured_streaming.read_only import Statement, check_read_only
 from structured_streaming.s3_access import S3Access, s3_access
 from structured_streaming.scratch import scratch_folder
 from structured_streaming.storage.folder import Folder
@@ -176,11 +176,12 @@ def query(
     from pyspark.errors import PySparkException
     from pyspark.sql.functions import col
 
+    asked = Statement(session, statement)
     try:
         if not write or (tables is not None and tables.with_logs):
-            check_read_only(session, statement)
+            check_read_only(asked)
         if tables is not None:
-            tables.bind(statement)
+            tables.bind(asked)
         frame = session.sql(statement)
         names = frame.columns
         texts = {at for at, field in enumerate(frame.schema) if _as_text(field.dataType)}

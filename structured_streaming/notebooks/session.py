@@ -22,6 +22,7 @@ from structured_streaming.notebooks import parameters
 from structured_streaming.notebooks.errors import NotebookError
 from structured_streaming.notebooks.sizes import TableSize, sizes
 from structured_streaming.provided_session import beside, is_hosted
+from structured_streaming.read_only import Statement
 from structured_streaming.union.tables import SessionTables
 
 if TYPE_CHECKING:
@@ -120,7 +121,7 @@ class NotebookLake:
         """Raises NotebookError for a log that does not answer."""
         text = _filled(statement, values)
         try:
-            self._tables.bind(text)
+            self._tables.bind(Statement(self._session, text))
         except LakeError as error:
             other = "; or leave the parameter brokers empty" if self._tables.with_logs else ""
             raise NotebookError(f"{error}{other}") from None

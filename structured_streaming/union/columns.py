@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from structured_streaming.read_only import each_of, kind_of, parsed, tree_of
+from structured_streaming.read_only import Statement, each_of, kind_of, tree_of
 from structured_streaming.tables import TABLES, Table
 
 if TYPE_CHECKING:
@@ -33,17 +33,15 @@ def stand_in(session: SparkSession, table: Table) -> DataFrame:
     return session.createDataFrame(session.sparkContext.emptyRDD(), schema)
 
 
-def columns_read(
-    session: SparkSession, statement: str, tables: Mapping[str, Table] = TABLES
-) -> dict[str, tuple[str, ...]]:
+def columns_read(statement: Statement, tables: Mapping[str, Table] = TABLES) -> dict[str, tuple[str, ...]]:
     """Columns by table, in the tables' order; of a table of which only the rows count, its offset.
 
     Runs nothing. Raises pyspark's errors for bad SQL.
     """
-    state = session._jsparkSession.sessionState()
-    jvm: Any = session._jvm
+    state = statement.session._jsparkSession.sessionState()
+    jvm: Any = statement.session._jvm
     skip = jvm.org.apache.spark.sql.execution.CommandExecutionMode.SKIP()
-    plan = state.optimizer().execute(state.executePlan(parsed(session, statement), skip).analyzed())
+    plan = state.optimizer().execute(state.executePlan(statement.plan, skip).analyzed())
     named = set(_ids(plan.output()))
     read: list[Any] = []
     for node in tree_of(plan):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from structured_streaming.catalog.lake_functions import function_makers
 from structured_streaming.catalog.lake_views import make_temporary
-from structured_streaming.read_only import QUERY, functions_of, kind_of, parsed, query_of, tree_of
+from structured_streaming.read_only import QUERY, Statement
 from structured_streaming.views import VIEWS, View, leaving_out
 
 if TYPE_CHECKING:
@@ -36,11 +36,11 @@ class LakeNames:
             **function_makers(session),
         }
 
-    def bind(self, statement: str) -> None:
+    def bind(self, statement: Statement) -> None:
         """Makes the names that a statement uses, and all of them for one that is no query, such as SHOW TABLES. Raises LakeError
         and pyspark's errors."""
         if self._missing:
-            used = names_in(self._session, statement)
+            used = names_in(statement)
             self._make(self._missing if used is None else used)
 
     def bind_all(self) -> None:
@@ -68,21 +68,20 @@ class LakeNames:
         make_temporary(self._session, view, self._shown)
 
 
-def names_in(session: SparkSession, statement: str) -> set[str] | None:
+def names_in(statement: Statement) -> set[str] | None:
     """Tables, views and functions that a statement names, in lower case; None where it may use others: it is no query, it names
     something by an expression, or the session is one of Spark Connect, which does not show its parser. Raises pyspark's ParseException."""
-    if not hasattr(session, "_jsparkSession"):
+    if not hasattr(statement.session, "_jsparkSession"):
         return None
     found = set[str]()
-    for node in tree_of(query_of(parsed(session, statement))):
-        kind = kind_of(node)
+    for kind, node, functions in statement.nodes:
         if not QUERY.fullmatch(kind):
             return None
         if kind == "RelationTimeTravel":  # its relation is none of its children
             return None
         if kind == "UnresolvedRelation":
             found.add(str(node.multipartIdentifier().last()).lower())
-        for called in functions_of(node):
+        for called in functions:
             if called is None:
                 return None
             found.add(called)

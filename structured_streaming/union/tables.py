@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from store.log_source import LogState
 from structured_streaming.erased import PLACE, Erased, hides
 from structured_streaming.erasures import BY_HAND
+from structured_streaming.read_only import Statement
 from structured_streaming.scratch import SQL, remove_scratch, scratch_folder
 from structured_streaming.source.access import access_of, token_file_for
 from structured_streaming.source.log_ends import LogEnds
@@ -76,12 +77,12 @@ class UnionTables:
         self.tail_bytes = 0
         """Of the logs, beyond the lake, at the last `bind`: what a statement needs of them for each of its tables."""
 
-    def bind(self, statement: str) -> None:
+    def bind(self, statement: Statement) -> None:
         """Makes the tables that a statement reads show the instant of now. Raises LakeError, pyspark's for bad SQL."""
         self._unbind()
         self.tail_bytes = 0
         self._names.bind(statement)
-        wanted = columns_read(self._session, statement, self._tables)
+        wanted = columns_read(statement, self._tables)
         if not wanted:
             return
         instant = self._lake.newest(wanted).without_retired()

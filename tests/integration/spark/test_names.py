@@ -8,6 +8,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from structured_streaming.errors import LakeError
+from structured_streaming.read_only import Statement
 from structured_streaming.sql import query, tables_in
 from structured_streaming.union.names import LakeNames, names_in
 from tests.support.lakes.empty import empty_lake
@@ -48,7 +49,7 @@ NAMED: dict[str, set[str] | None] = {
 def test_a_query_shows_what_it_names_and_anything_else_may_use_all(
     spark: SparkSession, statement: str
 ) -> None:
-    assert names_in(spark, statement) == NAMED[statement]
+    assert names_in(Statement(spark, statement)) == NAMED[statement]
 
 
 def test_a_session_knows_what_was_named(spark: SparkSession, tmp_path: Path) -> None:
@@ -60,9 +61,9 @@ def test_a_session_knows_what_was_named(spark: SparkSession, tmp_path: Path) -> 
 
     assert query(session, "SELECT * FROM topics", tables=names).num_rows == 0
     assert known() == {"topics"}
-    names.bind("SELECT * FROM messages_live")
+    names.bind(Statement(session, "SELECT * FROM messages_live"))
     assert known() == {"topics", "messages", "messages_live"}, "a view comes with what it is over"
-    names.bind("SELECT latency_count(array(map(1, 2L)))")
+    names.bind(Statement(session, "SELECT latency_count(array(map(1, 2L)))"))
     assert session.sql("SELECT latency_count(array(map(1, 2L))) AS n").first() == (2,)
 
 
@@ -77,7 +78,7 @@ def test_a_table_that_could_not_be_read_is_tried_again(spark: SparkSession) -> N
 
     names = LakeNames(session, {"messages": frame}, ())
     with pytest.raises(LakeError, match="it is away"):
-        names.bind("TABLE messages")
-    names.bind("TABLE messages")
+        names.bind(Statement(session, "TABLE messages"))
+    names.bind(Statement(session, "TABLE messages"))
     assert session.table("messages").count() == 3
     assert len(tries) == 2

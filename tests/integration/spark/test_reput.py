@@ -23,6 +23,7 @@ from store.log_reader import LogReader
 from structured_streaming import reput_query
 from structured_streaming.destination import FolderDestination
 from structured_streaming.errors import LakeError
+from structured_streaming.read_only import Statement
 from structured_streaming.reput import run_reput
 from structured_streaming.reput_options import ReputOptions
 from structured_streaming.reput_query import run_until_done
@@ -146,7 +147,7 @@ def test_no_worker_takes_a_gibibyte(filled: Filled) -> None:
 
 
 def test_spark_reads_whatever_the_logs_held(spark: SparkSession, filled: Filled) -> None:
-    tables_in(spark, str(filled.lake)).bind("TABLE messages")
+    tables_in(spark, str(filled.lake)).bind(Statement(spark, "TABLE messages"))
     bodies = spark.sql(
         "SELECT message_id, body_encoding, count(*), max(length(body)) FROM messages "
         "WHERE message_id IN ('BOMB', 'LARGE', 'GZIP') GROUP BY ALL ORDER BY ALL"

@@ -20,7 +20,7 @@ from broker_gateway.cli.main import app
 from broker_gateway.cli.sql_engines import Form, of_spark
 from broker_gateway.cli.sql_session import run_text
 from structured_streaming.errors import LakeError, ReadOnlyError
-from structured_streaming.read_only import check_read_only
+from structured_streaming.read_only import Statement, check_read_only
 from structured_streaming.sql import query
 from structured_streaming.union.names import LakeNames
 from tests.support.lakes.empty import empty_lake
@@ -130,7 +130,7 @@ def test_it_only_reads(spark: SparkSession, lake: Path) -> None:
             query(spark, statement.format(lake=lake))
         assert str(error.value).startswith(kind), statement
     for statement in READS:
-        check_read_only(spark, statement.format(lake=lake).rstrip(";"))
+        check_read_only(Statement(spark, statement.format(lake=lake).rstrip(";")))
     assert sorted(lake.rglob("*")) == before
     done = invoke(lake, "SELECT 1; CREATE TEMP VIEW mine AS TABLE messages; DELETE FROM messages")
     assert done.exit_code == 1

@@ -13,6 +13,7 @@ from lakebroker_testing.logs import LogWriter
 from structured_streaming.commit.typed_fill import fill
 from structured_streaming.commit.typed_tables import alter, declare
 from structured_streaming.errors import LakeError
+from structured_streaming.read_only import Statement
 from structured_streaming.sql import names_of, query
 from structured_streaming.staging.wanted import Wanted
 from structured_streaming.storage.local import LocalFolder
@@ -86,7 +87,7 @@ def test_a_typed_table_with_what_the_log_holds_beyond_it(spark: SparkSession, tm
     commit(lake, manifest(lake, store, second, third))  # of a query that does not know the topic yet
     with pytest.raises(LakeError, match=r"table typed_orders lacks [\d,]+ bytes .* ask again"):
         counts(spark, tables)
-    tables.bind("SELECT topic FROM messages")  # which lacks nothing
+    tables.bind(Statement(spark, "SELECT topic FROM messages"))  # which lacks nothing
     assert fill(folder, later) > 0
     wanted = Wanted(typed=(later,))
     commit(lake, manifest(lake, store, third, end, wanted), "typed_orders", wanted)

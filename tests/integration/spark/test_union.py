@@ -22,6 +22,7 @@ from lakebroker_testing.gateway import Gateway
 from lakebroker_testing.logs import LogWriter
 from structured_streaming.errors import LakeError, ReadOnlyError
 from structured_streaming.maintenance.maintain import maintain
+from structured_streaming.read_only import Statement
 from structured_streaming.reput_options import ReputOptions
 from structured_streaming.sql import names_of, query
 from structured_streaming.storage.local import LocalFolder
@@ -135,13 +136,13 @@ def test_no_more_columns_are_read_than_a_statement_needs(
     tables = union(spark, lake, store)
     tables.bind_all()
     for statement, wanted in STATEMENTS.items():
-        tables.bind("SELECT 1")  # the stand-ins again
-        found = {name: set(columns) for name, columns in columns_read(spark, statement).items()}
+        tables.bind(Statement(spark, "SELECT 1"))  # the stand-ins again
+        found = {name: set(columns) for name, columns in columns_read(Statement(spark, statement)).items()}
         assert found == wanted, statement
-    lag = columns_read(spark, "SELECT * FROM consumer_lag")
+    lag = columns_read(Statement(spark, "SELECT * FROM consumer_lag"))
     assert "messages" not in lag
-    assert "messages" not in columns_read(spark, "SELECT * FROM message_trace")
-    assert "messages" not in columns_read(spark, "SELECT * FROM topic_stats")
+    assert "messages" not in columns_read(Statement(spark, "SELECT * FROM message_trace"))
+    assert "messages" not in columns_read(Statement(spark, "SELECT * FROM topic_stats"))
     statement = (
         "SELECT topic, tag, keys, properties['colour'] AS c, body FROM messages WHERE topic = 'topic-1'"
     )

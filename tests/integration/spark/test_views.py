@@ -14,7 +14,7 @@ from structured_streaming.catalog import lake_views
 from structured_streaming.catalog.lake_views import make_views
 from structured_streaming.catalog.names import CatalogSchema
 from structured_streaming.embedded.engine import EmbeddedEngine
-from structured_streaming.read_only import kind_of, tree_of
+from structured_streaming.read_only import Statement, kind_of, tree_of
 from structured_streaming.sql import query, tables_in
 from structured_streaming.tables import TABLES
 from structured_streaming.views import VIEWS, View
@@ -55,7 +55,7 @@ def of_lake(spark: SparkSession, lake: Path, *views: str) -> SparkSession:
     session = spark.newSession()
     names = tables_in(session, str(lake))
     for view in views:
-        names.bind(f"TABLE {view}")
+        names.bind(Statement(session, f"TABLE {view}"))
     if not views:
         names.bind_all()
     return session
