@@ -22,9 +22,9 @@ from structured_streaming.embedded.engine import EmbeddedEngine
 from structured_streaming.embedded.limits import Limits
 from structured_streaming.tables import DATA_TABLES, TABLES
 from tests.suite.evidence import EVIDENCE, LONG
-from tests.support.brokers.maintaining_few import FEW
 from tests.support.brokers.one_process import OneProcess
 from tests.support.lakes.checks import assert_exact
+from tests.support.lakes.few_tables import MAINTAINED
 from tests.support.lakes.maintained import ReputLake, rows_of
 from tests.support.spark.hive_metastore import hive_metastore
 
@@ -146,7 +146,7 @@ def test_every_command_takes_a_catalog(
     ]
     (messages,) = [row for row in maintained if row["table"] == "messages"]
     assert (messages["files_before"], messages["files_after"]) == (2, 1)
-    assert [row["table"] for row in maintained] == list(FEW if form == "together" else TABLES)
+    assert [row["table"] for row in maintained] == list(MAINTAINED if form == "together" else TABLES)
     assert assert_exact(tables, writer.folder)["messages"] == count
     with LogWriter(tmp_path / "store") as writer:
         writer.messages(MORE)

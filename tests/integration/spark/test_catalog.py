@@ -24,17 +24,16 @@ from structured_streaming.maintenance import in_catalog
 from structured_streaming.maintenance.decisions import Decisions
 from structured_streaming.maintenance.in_catalog import expire_schema, maintain_schema
 from structured_streaming.storage.local import LocalFolder
-from structured_streaming.tables import CONSUME_QUEUE, QUARANTINE, REPUT_PROGRESS, TABLES, UPKEEP
+from structured_streaming.tables import CONSUME_QUEUE, QUARANTINE, REPUT_PROGRESS, TABLES
 from structured_streaming.typed.declaration import JSON, Declaration, Schema
 from structured_streaming.union.instants import Instant
 from structured_streaming.union.lakes import CatalogLake
 from tests.suite.evidence import EVIDENCE, LONG
 from tests.support.lakes.aged import WITH_MESSAGES, AgedLake, left_of, places
+from tests.support.lakes.few_tables import IN_SCHEMA
 from tests.support.lakes.viewed import VIEW
 
 SCHEMA, DAMAGED = CatalogSchema("spark_catalog", "aged"), CatalogSchema("spark_catalog", "damaged")
-SOME = {name: TABLES[name] for name in (*WITH_MESSAGES, QUARANTINE.name, UPKEEP.name, REPUT_PROGRESS.name)}
-"""Tables that stand for the others: each costs statements, wherever a lake's tables are looked at."""
 APPENDS = 3 if EVIDENCE else 1
 ORDERS = Declaration(
     "orders", "typed_orders", JSON, (Schema(1, '{"properties": {"id": {"type": "integer"}}}'),)
@@ -50,7 +49,7 @@ def aged(spark: SparkSession, folder: Path, schema: CatalogSchema) -> Iterator[A
     declare(LocalFolder(made.lake), ORDERS)
     assert fill(LocalFolder(made.lake), ORDERS) == 8 * 4
     spark.sql(f"CREATE SCHEMA {schema.quoted}")
-    for name in (*SOME, ORDERS.table):
+    for name in (*IN_SCHEMA, ORDERS.table):
         spark.sql(f"CREATE TABLE {schema.table(name)} USING delta LOCATION 'file://{made.lake / name}'")
     yield made
     spark.sql(f"DROP SCHEMA {schema.quoted} CASCADE")
@@ -61,7 +60,7 @@ def _in_memory() -> Iterator[None]:
     """The catalog keeps nothing, and nobody minds; some tables and views are a lake's."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(lake_tables, "_check_kept", lambda session, schema: None)
-        patched.setattr(lake_tables, "TABLES", SOME)
+        patched.setattr(lake_tables, "TABLES", IN_SCHEMA)
         patched.setattr(lake_views, "VIEWS", (VIEW["messages_live"],))
         yield
 

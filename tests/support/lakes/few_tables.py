@@ -1,0 +1,11 @@
+"""Tables of a lake in a catalog that stand for the others: each takes Spark seconds, wherever a lake's tables are looked at, and they
+are alike there."""
+
+from __future__ import annotations
+
+from structured_streaming.tables import MESSAGES, QUARANTINE, REMOVAL_ORDER, REPUT_PROGRESS, UPKEEP
+
+MAINTAINED = {table.name: table for table in (MESSAGES, QUARANTINE)}
+"""For OPTIMIZE and VACUUM: one has files to put together."""
+IN_SCHEMA = MAINTAINED | {table.name: table for table in (*REMOVAL_ORDER, UPKEEP, REPUT_PROGRESS)}
+"""For a schema: all with messages, which retention removes, and what decisions and instants are read from."""
