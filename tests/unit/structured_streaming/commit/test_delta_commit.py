@@ -114,6 +114,17 @@ def test_tables_ahead_of_progress_are_left_alone(lake: Path) -> None:
         DeltaCommitSink(str(lake)).commit(staged(lake, 0, 20))
 
 
+@pytest.mark.parametrize("start", [0, 20])
+def test_a_batch_that_begins_elsewhere_than_the_progress_ends_is_refused(lake: Path, start: int) -> None:
+    """Its bytes are in the lake already, or those before it are not."""
+    sink = DeltaCommitSink(str(lake))
+    DeltaCommitSink(str(lake)).commit(staged(lake, 0, 10))
+    with pytest.raises(ForeignWriterError, match=f"holds b/l up to 10, this batch begins at {start}"):
+        sink.commit(staged(lake, start, start + 10))
+    assert offsets(lake) == [0]
+    assert DeltaTable(str(lake / REPUT_PROGRESS.name)).to_pyarrow_table().num_rows == 1
+
+
 @pytest.mark.parametrize("table", ["", STAGED, MESSAGES.name])
 @pytest.mark.parametrize("started", [[REPUT_PROGRESS], [REPUT_PROGRESS, MESSAGES]])
 def test_a_lake_that_sparks_writer_takes_over_gets_no_progress(
