@@ -1,8 +1,12 @@
 """The bundle's jobs as a cluster runs them: the wheel beside a Spark, its entry point called with the very parameters of the files in a
 session that is there, brokers over TLS with a token of the environment, tables in a catalog (a Hive metastore), and a file system
-without hard links, as volumes have none. `make evidence` runs them on every Spark; nearly the same is shown in short by
-tests/integration/spark/test_provided_session.py (commands in a session that is there), test_catalog.py there (the tables of a catalog)
-and test_catalogs.py (commands over a catalog).
+without hard links, as volumes have none. `make evidence` runs them on every Spark. The same is shown in short, part by part:
+
+| part | test |
+|---|---|
+| commands in a session that is there | `tests/integration/spark/test_provided_session.py` |
+| tables of a catalog | `tests/integration/spark/test_catalog.py` |
+| commands over a catalog | `tests/interop/test_catalogs.py` |
 """
 
 from __future__ import annotations

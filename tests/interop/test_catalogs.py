@@ -139,7 +139,7 @@ def test_every_command_takes_a_catalog(
     with EmbeddedEngine.open(str(tables), Limits(memory_bytes=256 << 20, seconds=0)) as engine:
         shown = [engine.query(f"SELECT count(*) FROM {name}").read_all()[0][0].as_py() for name in views]
     assert all(shown)
-    # the catalog's own views show what is there now
+    # views of the catalog have the rows of the newest batch, whatever --as-of says
     assert [int(each) for each in answered] == [count - MORE, 5, *shown]
     maintained = [
         json.loads(line) for line in run("maintain", "--lake", location, "--json").stdout.splitlines()
