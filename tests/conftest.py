@@ -17,6 +17,7 @@ from structured_streaming.errors import JvmEndedError
 from structured_streaming.interruptible import has_ended, jvm_of
 from structured_streaming.jvm_output import output_end
 from structured_streaming.sql import delta_session
+from tests.suite.compiling import import_from_our_share_on
 from tests.suite.evidence import EVIDENCE
 from tests.suite.scheduling import BySharing, in_order
 from tests.suite.scratch import in_memory
@@ -41,6 +42,11 @@ def pytest_configure(config: pytest.Config) -> None:
     if not EVIDENCE:
         shared.enter_context(prestarted())
     config.add_cleanup(shared.close)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> None:
+    import_from_our_share_on(session.config)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

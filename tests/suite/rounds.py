@@ -24,6 +24,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 EVIDENCE = "docs/evidence"
 RECORD = ROOT / EVIDENCE / "rounds.jsonl"
+_HANGS_S = 1000
+"""Of pytest's process on a quiet machine, as in pyproject.toml."""
 _ENDING = (signal.SIGTERM, signal.SIGINT)
 _BUSY = "import os, sys\nwhile os.getppid() == int(sys.argv[1]):\n    sum(range(1_000_000))"
 _EXAMPLES = """examples:
@@ -145,9 +147,11 @@ def _counted(outcomes: Path) -> dict[str, Any]:
 
 
 def pytest_command(asked: argparse.Namespace, outcomes: Path) -> list[str]:
-    """A test may take as much longer as there are busy processes and other rounds beside it."""
+    """A test may take as much longer as there are busy processes and other rounds beside it; one that hangs is ended after that."""
     command = [sys.executable, "-m", "pytest", "-p", "tests.suite.outcomes", "--outcomes", str(outcomes)]
-    patience = ["-p", "tests.suite.patience", "--patience", str(asked.at_once + asked.busy)]
+    factor = asked.at_once + asked.busy
+    patience = ["-p", "tests.suite.patience", "--patience", str(factor)]
+    patience += ["-o", f"faulthandler_timeout={_HANGS_S * factor}"]
     workers = (
         ["-n", str(asked.workers), "--dist", "loadfile", "--no-loadscope-reorder"] if asked.workers else []
     )
