@@ -31,7 +31,7 @@ from structured_streaming.errors import (
     SparkStartError,
     StoppedError,
 )
-from structured_streaming.interruptible import has_ended, jvm_of, started
+from structured_streaming.interruptible import jvm_of, started
 from structured_streaming.jvm_output import STARTING, output_end
 from structured_streaming.provided_session import (
     DEFAULT_MASTER,
@@ -44,6 +44,7 @@ from structured_streaming.reput_query import LONGEST_WAIT_S, RETRIES, RETRIES_ON
 from structured_streaming.reput_session import (
     end_session,
     expect_end_of_jvm,
+    jvm_ends,
     reput_session,
     sends_in_plaintext,
 )
@@ -61,8 +62,6 @@ _PLAINTEXT = (
 )
 _REACHED_S = 3.0
 """What looking where the lake is may take at the end, when all else is done."""
-JVM_ENDS_S = 1.0
-"""A JVM's connections break before its process has ended."""
 
 
 def run_reput(
@@ -101,7 +100,7 @@ def run_reput(
         on_batch(report)
 
     if provided is not None:
-        undo = expect_end_of_jvm(provided, lambda: stopping.wait(SIGNAL_S))
+        undo = expect_end_of_jvm(provided, lambda _: stopping.wait(SIGNAL_S))
         try:
             complete = _in_session(provided, None, options, on_batch, destination, stopping, tell, watch)
         finally:
@@ -151,7 +150,7 @@ def _in_own_jvm(
         session = started(lambda: reput_session(master, scratch, driver_host, delta=destination.by_spark))
         jvm = jvm_of(session)
         stopping.ends(jvm)
-        undo = expect_end_of_jvm(session, lambda: has_ended(jvm, JVM_ENDS_S) or stopping.wait(SIGNAL_S))
+        undo = expect_end_of_jvm(session, lambda error: jvm_ends(jvm, error) or stopping.wait(SIGNAL_S))
         return _in_session(session, jvm, options, on_batch, destination, stopping, tell, watch, scratch)
     except KeyboardInterrupt:
         if not stopping.is_set():
@@ -189,7 +188,7 @@ def _in_session(
             raise
         return False
     except Exception as error:
-        ended = has_ended(jvm, JVM_ENDS_S)
+        ended = jvm_ends(jvm, error)
         if isinstance(error, LakeError) and not ended:
             raise
         if stopping.wait(SIGNAL_S):

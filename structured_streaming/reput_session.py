@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Mapping
@@ -29,6 +30,9 @@ _OF_WORKERS = {
 }
 """Environment of the processes that stage: what one range freed, the next one takes. Given back to the system and zeroed by
 it again, that memory was a fifth of their time. Spark ends a process that is idle for a minute."""
+_ENDS_S = 1.0
+_BROKEN_S = 30.0
+"""For the end of a JVM, behind any error, and behind a connection to it that broke."""
 _ENCRYPTED = ("spark.network.crypto.enabled", "spark.ssl.rpc.enabled")
 
 
@@ -129,15 +133,33 @@ def sends_in_plaintext(settings: Mapping[str, str]) -> bool:
     )
 
 
-def expect_end_of_jvm(session: SparkSession, signalled: Callable[[], bool]) -> Callable[[], None]:
+def jvm_ends(jvm: subprocess.Popen[Any] | None, error: BaseException | None) -> bool:
+    """Whether our JVM has ended, or ends after an error that its end may be the cause of.
+
+    Its connections break before its process has ended: seconds before on a busy host.
+    """
+    from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
+
+    cause, broken = error, False
+    while cause is not None and not broken:
+        broken = isinstance(cause, Py4JNetworkError)
+        cause = cause.__cause__ or cause.__context__
+    return has_ended(jvm, _BROKEN_S if broken else _ENDS_S)
+
+
+def expect_end_of_jvm(
+    session: SparkSession, is_expected: Callable[[BaseException | None], bool]
+) -> Callable[[], None]:
     """A signal to the process group ends the JVM too: its connections break then, which is no error.
 
-    `signalled` waits for a signal for a while; whether one came. Returns what undoes it.
+    `is_expected` gets what py4j failed with, and waits for a signal, or the JVM's end, for a while; whether one came. Returns
+    what undoes it.
     """
 
     def is_told(record: logging.LogRecord) -> bool:
-        of_failure = record.levelno >= logging.WARNING or bool(record.exc_info)
-        return "py4j" not in record.pathname or not of_failure or not signalled()
+        error = record.exc_info[1] if record.exc_info else None
+        of_failure = record.levelno >= logging.WARNING or error is not None
+        return "py4j" not in record.pathname or not of_failure or not is_expected(error)
 
     loggers = [
         logging.getLogger(name) for name in ("", "py4j", "py4j.java_gateway", "py4j.clientserver")
@@ -148,7 +170,7 @@ def expect_end_of_jvm(session: SparkSession, signalled: Callable[[], bool]) -> C
     tell = getattr(server, "handle_error", None)
 
     def handle_error(request: object, address: object) -> None:
-        if tell is not None and not signalled():
+        if tell is not None and not is_expected(sys.exception()):
             tell(request, address)
 
     if server is not None:

@@ -60,7 +60,7 @@ class Running:
         finally:
             self._reports.close()
         lines = told(self.folder)
-        assert not [line for line in lines if "Traceback" in line or "py4j" in line]
+        assert not [line for line in lines if "Traceback" in line or "py4j" in line], "\n".join(lines)
         return status, lines
 
 
