@@ -1,3 +1,5 @@
+import java.nio.file.Files;
+import java.nio.file.Path;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
@@ -9,19 +11,27 @@ import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 
 /** Sends COUNT messages with keys k0, k1, … as a 4.x producer, each again until it is stored, while the broker may be away.
- * With a GROUP a 4.x push consumer has the first DEAD of them become dead letters. Prints a line at the end. */
+ * With a GROUP a 4.x push consumer has the first DEAD of them become dead letters. Where there is an AWAY, whoever ends the broker
+ * makes a file there: a send that fails removes the file. Until then the message in the middle is sent again and again, and none behind
+ * it. Prints a line at the end. */
 public class Load {
     private static final long TRY_MS = 120_000;
+    private static Path away;
 
     public static void main(String[] arguments) {
         try {
             int count = Integer.parseInt(arguments[3]), dead = Integer.parseInt(arguments[4]);
+            away = arguments.length > 5 ? Path.of(arguments[5]) : null;
             DefaultMQProducer producer = new DefaultMQProducer("senders");
             producer.setNamesrvAddr(arguments[0]);
             producer.setRetryTimesWhenSendFailed(0);
             producer.start();
             for (int number = 0; number < count; number++) {
                 send(producer, arguments[1], number);
+                while (away != null && number == count / 2) {
+                    Thread.sleep(100);
+                    send(producer, arguments[1], number);
+                }
             }
             if (dead > 0) {
                 refuse(arguments[0], arguments[1], arguments[2], dead);
@@ -44,6 +54,9 @@ public class Load {
                     return;
                 }
             } catch (Exception error) {
+                if (away != null && Files.deleteIfExists(away)) {
+                    away = null;
+                }
                 if (System.currentTimeMillis() > until) {
                     throw error;
                 }

@@ -42,11 +42,14 @@ PASSING = ("found_timestamp",)
 
 
 class Load:
-    """The load program on a thread."""
+    """The load program on a thread. With `away` it goes on until the broker has ended, a file was made there, and a
+    send that failed has removed the file."""
 
-    def __init__(self, broker: RocketMQ, count: int, dead: int) -> None:
+    def __init__(self, broker: RocketMQ, count: int, dead: int, away: Path | None = None) -> None:
         self._failed: list[BaseException] = []
-        arguments = (broker.name_server, "load", "readers", str(count), str(dead))
+        arguments = [broker.name_server, "load", "readers", str(count), str(dead)]
+        if away is not None:
+            arguments.append(str(away))
 
         def run() -> None:
             try:
@@ -84,18 +87,22 @@ def test_the_lake_of_a_real_broker_that_goes_on(tmp_path: Path) -> None:
         Sidecar(tmp_path, broker.store, f"--config={tmp_path / 'peer/broker.conf'}", broker="") as sidecar,
     ):
         filled = SidecarLake(lake, sidecar.address)
-        load = Load(broker, COUNT, DEAD)
+        away = tmp_path / "away"
+        load = Load(broker, COUNT, DEAD, away)
         log = BrokerLog(sidecar.address, Access())
         ends = [log.describe().end]
         killed = False
-        while load.runs or not killed:  # on a busy machine all may be sent before the lake has a segment
+        while load.runs:
             ends.append(log.describe(1000, ends[-1] + BATCH).end)
             filled.reach(ends[-1])
             if not killed and ends[-1] > SEGMENT:
                 broker.kill()
                 killed = True
+                away.touch()
+                wait_until(lambda: not away.exists(), "a send to the broker that was killed")
                 broker.start()
         load.join()
+        assert killed
         assert ends == sorted(ends)
         broker.terminate()
 
