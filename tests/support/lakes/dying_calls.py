@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +17,8 @@ class Crash(BaseException):
 
 
 class DyingCalls:
-    """Watches calls of folders, `steps`, and of files, `of_files`. `when` they die: "before" they did anything, or "after"."""
+    """Watches calls of folders (or of one `folder` alone), `steps`, and of files, `of_files`. `when` they die: "before" they did
+    anything, or "after"."""
 
     def __init__(
         self,
@@ -24,7 +26,9 @@ class DyingCalls:
         when: str,
         steps: Iterable[str],
         of_files: Iterable[str] = ("finish", "discard"),
+        folder: Path | None = None,
     ) -> None:
+        self._folder = folder
         self._before = when == "before"
         self._count = self._fatal = 0
         for kind, names in ((LocalFolder, steps), (LocalFile, of_files)):
@@ -44,13 +48,15 @@ class DyingCalls:
 
     def _watched(self, real: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(real)
-        def call(*arguments: Any, **named: Any) -> Any:
+        def call(its: Any, *arguments: Any, **named: Any) -> Any:
+            if self._folder is not None and its.path != self._folder:
+                return real(its, *arguments, **named)
             self._count += 1
             dies = self._count == self._fatal
             if dies and self._before:
                 raise Crash
             try:
-                return real(*arguments, **named)
+                return real(its, *arguments, **named)
             finally:
                 if dies:  # behind a call that failed, too
                     raise Crash

@@ -4,7 +4,6 @@ others who commit. What it shows then is true, or it is made anew, or it is gone
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 import os
 import shutil
@@ -27,7 +26,7 @@ from structured_streaming.maintenance.maintain import maintain, maintain_table
 from structured_streaming.storage.local import LocalFolder
 from structured_streaming.tables import CONSUME_QUEUE, MESSAGES, TABLES
 from tests.suite.evidence import LONG
-from tests.support.lakes.dying_calls import Crash
+from tests.support.lakes.dying_calls import DyingCalls
 from tests.support.lakes.iceberg_readers import (
     assert_mirrored,
     assert_same,
@@ -274,6 +273,9 @@ def assert_progress_holds(lake: Path) -> None:
     assert sorted(offsets) == sorted(expected["physical_offset"].to_pylist())
 
 
+STEPS = ("put_if_absent", "replace", "remove", "read", "names", "has", "status", "make")
+
+
 @pytest.mark.parametrize("when", [pytest.param("before", marks=LONG), "after"])
 def test_killed_at_any_step_readers_see_the_old_or_the_new(
     tmp_path: Path, when: str, monkeypatch: pytest.MonkeyPatch
@@ -283,42 +285,21 @@ def test_killed_at_any_step_readers_see_the_old_or_the_new(
     update(lake)
     lake.fill()
     monkeypatch.setattr(mirror, "TIDIED", 1)
-    folder, count, fatal, crashes = metadata_of(lake), 0, 0, 0
+    folder, crashes = metadata_of(lake), 0
     start = tmp_path / "start"
     shutil.copytree(folder.parents[2], start)
     of_before = {path.name for path in folder.iterdir()}
     looked_at = set[tuple[int, frozenset[str]]]()
 
-    def watched(real: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(real)
-        def call(its: LocalFolder, *arguments: Any) -> Any:
-            nonlocal count
-            count += its.path == folder
-            dies = its.path == folder and count == fatal
-            if dies and when == "before":
-                raise Crash
-            result = real(its, *arguments)
-            if dies:
-                raise Crash
-            return result
-
-        return call
-
-    for name in ("put_if_absent", "replace", "remove", "read", "names", "has", "status", "make"):
-        monkeypatch.setattr(LocalFolder, name, watched(getattr(LocalFolder, name)))
+    dying = DyingCalls(monkeypatch, when, STEPS, (), folder)
     before, versions = DeltaTable(str(lake.lake / "messages")), set()
     for step in range(1, 200):
         shutil.rmtree(folder.parents[2])
         shutil.copytree(start, folder.parents[2])
         age(folder, 7200)
-        count, fatal = 0, step
-        try:
-            update(lake)
-        except Crash:
-            crashes += 1
-        else:
+        if not dying.kill(step, lambda: update(lake)):
             break
-        fatal = 0
+        crashes += 1
         version = shown(opened(lake.lake, "messages"))
         versions.add(version)
         left = version, frozenset(path.name for path in folder.iterdir() if path.name in of_before)
