@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from structured_streaming.catalog.names import catalog_schema
+from structured_streaming.catalog.spark_errors import root_of
 from structured_streaming.delta_session import DELTA_SETTINGS, with_delta
 from structured_streaming.errors import LakeError
 from structured_streaming.jvm_output import STARTING, jvm_output_to_file
@@ -59,8 +60,12 @@ def lake_session(
     names = names_of(session, lake, as_of, tell)
     if as_of:
         return session, names
-    for said in lake.emptied(TABLES):
-        tell(said)
+    for name in TABLES:
+        try:
+            for said in lake.emptied((name,)):
+                tell(said)
+        except LakeError as error:  # statements that do not read it go on
+            tell(str(error))
     if said := age_of(lake.committed()):
         tell(f"tables alone, {said}; add --brokers, --namesrv or --store to include what is newer")
     return session, names
@@ -194,18 +199,10 @@ def query(
     except PySparkException as error:
         raise LakeError(_said(error)) from error
     except Py4JJavaError as error:  # what pyspark has no class for
-        raise LakeError(_root_of(error)) from error
+        raise LakeError(root_of(error)) from error
     except (Py4JError, OSError) as error:
         raise LakeError(f"Spark does not answer ({error}); start again") from error
     return found.rename_columns(names)
-
-
-def _root_of(error: Any) -> str:
-    """What the first cause of a Py4JJavaError says."""
-    cause = error.java_exception
-    while (before := cause.getCause()) is not None:
-        cause = before
-    return str(cause.toString()).strip()
 
 
 def _said(error: PySparkException) -> str:

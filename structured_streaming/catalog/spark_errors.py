@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from structured_streaming.errors import LakeError
 
@@ -40,9 +41,18 @@ def lake_errors() -> tuple[type[Exception], ...]:
 
 def said(error: Exception) -> str:
     """One line, without plan and traces."""
-    text = re.split(r"\n\s*JVM stacktrace", str(error))[0].strip()
+    text = root_of(error) if hasattr(error, "java_exception") else str(error)
+    text = re.split(r"\n\s*JVM stacktrace", text)[0].strip()
     line = text.splitlines()[0] if text else type(error).__name__
     return line.rstrip(".;")
+
+
+def root_of(error: Any) -> str:
+    """What the first cause of a Py4JJavaError says, which is what pyspark has no class for."""
+    cause = error.java_exception
+    while (before := cause.getCause()) is not None:
+        cause = before
+    return str(cause.toString()).strip()
 
 
 def is_conflict(error: Exception) -> bool:

@@ -12,7 +12,10 @@ from typing import TYPE_CHECKING
 
 from structured_streaming.catalog.lake_functions import function_makers
 from structured_streaming.catalog.lake_views import make_temporary
+from structured_streaming.catalog.spark_errors import lake_errors, said
+from structured_streaming.errors import LakeError
 from structured_streaming.read_only import QUERY, Statement
+from structured_streaming.tables import TABLES
 from structured_streaming.views import VIEWS, View, leaving_out
 
 if TYPE_CHECKING:
@@ -30,6 +33,7 @@ class LakeNames:
     ) -> None:
         self._session = session
         self._shown = leaving_out(retired)
+        self._tables = tuple(tables)
         self._missing: dict[str, Callable[[], object]] = {
             **{name: functools.partial(self._make_table, name, frame) for name, frame in tables.items()},
             **{view.name: functools.partial(self._make_view, view) for view in VIEWS},
@@ -38,14 +42,31 @@ class LakeNames:
 
     def bind(self, statement: Statement) -> None:
         """Makes the names that a statement uses, and all of them for one that is no query, such as SHOW TABLES. Raises LakeError
-        and pyspark's errors."""
+        for a query of a table that cannot be read, and pyspark's errors."""
         if self._missing:
             used = names_in(statement)
-            self._make(self._missing if used is None else used)
+            if used is None:
+                self.bind_all()
+            else:
+                self._make(used)
 
     def bind_all(self) -> None:
-        """Makes every name, for statements that are not seen here. Raises LakeError and pyspark's errors."""
-        self._make(self._missing)
+        """Makes every name, for statements that are not seen here. Of a table that cannot be read, reading it will fail; it is tried
+        again with the next statement that needs it. Raises pyspark's errors."""
+        unread: dict[str, Callable[[], object]] = {}
+        for name in self._tables:
+            try:
+                self._make((name,))
+            except LakeError as error:
+                unread[name] = self._missing.pop(name)
+                unreadable(self._session, name, str(error)).createOrReplaceTempView(name)
+        for view in VIEWS:  # made over what stands for the table, and made again with the table
+            if not unread.keys().isdisjoint(view.reads):
+                unread[view.name] = functools.partial(self._make_view, view)
+        try:
+            self._make(self._missing)
+        finally:
+            self._missing |= unread
 
     def addresses(self) -> dict[str, str]:
         """There are no logs."""
@@ -61,11 +82,24 @@ class LakeNames:
                 del self._missing[name]
 
     def _make_table(self, name: str, frame: Callable[[], DataFrame]) -> None:
-        frame().createOrReplaceTempView(name)
+        try:
+            frame().createOrReplaceTempView(name)
+        except lake_errors() as error:
+            raise LakeError(f"table {name} of the lake cannot be read: {said(error)}") from error
 
     def _make_view(self, view: View) -> None:
         self._make(view.reads)
         make_temporary(self._session, view, self._shown)
+
+
+def unreadable(session: SparkSession, name: str, why: str) -> DataFrame:
+    """What stands for a table that cannot be read: it has its columns, and whoever asks for rows is told why there are none."""
+    from pyspark.sql.functions import lit, raise_error
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    failing = session.range(1).where(raise_error(lit(why)).cast("boolean"))
+    fields = from_arrow_schema(TABLES[name].schema).fields if name in TABLES else []
+    return failing.select([lit(None).cast(field.dataType).alias(field.name) for field in fields])
 
 
 def names_in(statement: Statement) -> set[str] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from structured_streaming.errors import LakeError
@@ -82,3 +83,32 @@ def test_a_table_that_could_not_be_read_is_tried_again(spark: SparkSession) -> N
     names.bind(Statement(session, "TABLE messages"))
     assert session.table("messages").count() == 3
     assert len(tries) == 2
+
+
+def test_a_table_that_cannot_be_read_fails_who_reads_it_alone(spark: SparkSession, tmp_path: Path) -> None:
+    session, lake = spark.newSession(), empty_lake(tmp_path / "lake").path
+    damaged = lake / "message_index" / "_delta_log" / f"{0:020d}.json"
+    whole = damaged.read_bytes()
+    damaged.write_text("no commit\n")
+    names = tables_in(session, str(lake))
+    for statement in (
+        "SHOW TABLES",
+        "SET spark.sql.ansi.enabled",
+        "DESCRIBE message_index",
+        "SELECT * FROM messages_live",
+    ):
+        query(session, statement, tables=names, write=True)
+    failing = (
+        "TABLE message_index",
+        "SELECT * FROM IDENTIFIER('message_' || 'index')",
+        "SELECT count(*) FROM message_trace",
+    )
+    for statement in failing:
+        with pytest.raises(
+            LakeError, match=r"table message_index of the lake cannot be read: .*JsonParseException"
+        ):
+            query(session, statement, tables=names, write=True)
+    with pytest.raises(PySparkException, match="table message_index of the lake cannot be read"):
+        session.table("message_index").count()
+    damaged.write_bytes(whole)
+    assert query(session, failing[-1], tables=names).to_pylist() == [{"count(1)": 0}]

@@ -202,6 +202,13 @@ def test_what_fails_while_it_runs_is_one_error(spark: SparkSession, lake: Path) 
     assert "\tat " not in str(error.value)
 
 
+def test_a_table_with_a_damaged_log_is_told_of_and_others_are_read(spark: SparkSession, lake: Path) -> None:
+    (lake / "topics" / "_delta_log" / f"{0:020d}.json").write_text("no commit\n")
+    done = invoke(lake, "SELECT count(*) AS n FROM messages", "--format", "csv")
+    assert (done.exit_code, done.stdout.split()) == (0, ["n", "1"])
+    assert f"table {lake}/topics: " in done.stderr
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
