@@ -26,6 +26,7 @@ from structured_streaming.storage import local
 from structured_streaming.tables import DATA_TABLES
 from tests.suite.evidence import EVIDENCE
 from tests.support.lakes.checks import assert_exact, assert_keys_below_progress, expected_keys
+from tests.support.lakes.copies import copy_folder
 from tests.support.lakes.streamed import stream
 from tests.support.machines.power_cut import Disk
 from tests.support.spark.lake import SparkLake
@@ -51,7 +52,7 @@ class Round:
         self._until_cut = self._rng.randint(1, INSTANTS_BETWEEN)
         self._lake = folder / "live" / "lake"
         self._looking = threading.local()
-        shutil.copytree(before, folder / "live")
+        copy_folder(before, folder / "live")
         self._disk = Disk(folder / "live")
         self._disk.on_instant = self._instant
         self._disk.install()
@@ -115,7 +116,7 @@ def test_what_progress_names_survives(
         done = Round(tmp_path, store, before, number)
         cuts += len(done.cuts)
         shutil.rmtree(before)
-        shutil.copytree(done.cuts[0][0], before)
+        copy_folder(done.cuts[0][0], before)
         for target, believed in done.cuts:
             lake = target / "lake"
             create_tables(str(lake))

@@ -26,6 +26,7 @@ from structured_streaming.embedded.running import Watch
 from structured_streaming.flight.failures import Hidden
 from structured_streaming.flight.server import CONNECTIONS
 from structured_streaming.flight.service import Sizes
+from tests.support.lakes.copies import copy_folder
 from tests.support.lakes.served import (
     ENDLESS,
     SLOW,
@@ -167,7 +168,7 @@ def test_other_files_and_settings_are_out_of_reach(client: Client, tmp_path: Pat
 
 def test_an_error_of_the_lake_does_not_tell_where_it_is(lake: Path, tmp_path: Path) -> None:
     copy = tmp_path / "lake"
-    shutil.copytree(lake, copy)
+    copy_folder(lake, copy)
     hidden = Hidden({str(copy): "LAKE"})
     with EmbeddedEngine.open(str(copy), Limits(seconds=0)) as engine, serve(engine, hidden=hidden) as served:
         shutil.rmtree(copy / "messages" / "_delta_log")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import shutil
 import uuid
 from pathlib import Path
 from typing import Any, Self
@@ -19,6 +18,7 @@ from structured_streaming.lake import create_tables
 from structured_streaming.source.log_range import LogRange
 from structured_streaming.staging.stage import stage
 from structured_streaming.storage.local import LocalFolder
+from tests.support.lakes.copies import copy_folder
 
 Manifest = list[dict[str, Any]]
 
@@ -46,7 +46,7 @@ class SparkLake:
         """Another one of the same store that goes on from here."""
         made = copy.copy(self)
         made.lake, made.staging, made.told = folder / "lake", folder / "staging", {}
-        shutil.copytree(self.lake, made.lake)
+        copy_folder(self.lake, made.lake)
         return made
 
     def sink(

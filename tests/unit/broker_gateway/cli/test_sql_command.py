@@ -6,7 +6,6 @@ import base64
 import csv
 import io
 import json
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from typer.testing import CliRunner
 
 from broker_gateway.cli.main import app
 from lakebroker_testing.logs import LogWriter
+from tests.support.lakes.copies import copy_folder
 from tests.support.lakes.empty import empty_lake
 from tests.support.lakes.union import commit, cuts, manifest
 from tests.support.lakes.viewed import add
@@ -144,7 +144,7 @@ def test_a_comment_that_is_not_closed_is_refused(lake: Path, arguments: list[str
 
 def test_what_fails_while_it_runs_is_one_error(lake: Path, tmp_path: Path) -> None:
     damaged = tmp_path / "lake"
-    shutil.copytree(lake, damaged)
+    copy_folder(lake, damaged)
     for each in (damaged / "messages").rglob("*.parquet"):
         each.unlink()
     done = asked(damaged, "--format", "csv", "SELECT * FROM messages")

@@ -38,6 +38,7 @@ from tests.support.brokers.with_lake import (
     send,
     take_away,
 )
+from tests.support.lakes.copies import copy_folder
 from tests.support.lakes.empty import empty_lake
 
 
@@ -201,7 +202,7 @@ def test_while_the_lake_is_away_its_queue_waits_and_others_go_on(broker: LakeBro
     broker.reset("t", "g", 0, 0)
     broker.retire()
     aside = broker.lake.with_name("aside")
-    shutil.copytree(broker.lake, aside)
+    copy_folder(broker.lake, aside)
     if instead == "a damaged file":
         for data in (broker.lake / "messages").glob("*.parquet"):
             data.write_bytes(data.read_bytes()[:500])

@@ -26,6 +26,7 @@ from structured_streaming.maintenance.maintain import maintain, maintain_table
 from structured_streaming.storage.local import LocalFolder
 from structured_streaming.tables import CONSUME_QUEUE, MESSAGES, TABLES
 from tests.suite.evidence import LONG
+from tests.support.lakes.copies import copy_folder
 from tests.support.lakes.dying_calls import DyingCalls
 from tests.support.lakes.iceberg_readers import (
     assert_mirrored,
@@ -121,7 +122,7 @@ def test_a_manifest_that_holds_other_bytes_is_found_when_it_is_needed(lake: Repu
 def test_a_lake_that_is_moved_or_copied_has_its_own(lake: ReputLake, tmp_path: Path) -> None:
     run(lake)
     copy = tmp_path / "other place" / "lake"
-    shutil.copytree(lake.lake, copy)
+    copy_folder(lake.lake, copy)
     lake.lake.rename(tmp_path / "away")
     reports = maintain(str(copy))
     assert all(report.mirror and "moved or copied" in report.mirror.anew for report in reports)
@@ -135,7 +136,7 @@ def test_a_lake_that_is_moved_or_copied_has_its_own(lake: ReputLake, tmp_path: P
 
 def test_a_table_that_went_back_or_is_another_one(lake: ReputLake, tmp_path: Path) -> None:
     run_one(lake)
-    shutil.copytree(lake.lake / "messages", tmp_path / "backup")
+    copy_folder(lake.lake / "messages", tmp_path / "backup")
     lake.fill()
     run_one(lake)
     shutil.rmtree(lake.lake / "messages")
@@ -287,7 +288,7 @@ def test_killed_at_any_step_readers_see_the_old_or_the_new(
     monkeypatch.setattr(mirror, "TIDIED", 1)
     folder, crashes = metadata_of(lake), 0
     start = tmp_path / "start"
-    shutil.copytree(folder.parents[2], start)
+    copy_folder(folder.parents[2], start)
     of_before = {path.name for path in folder.iterdir()}
     looked_at = set[tuple[int, frozenset[str]]]()
 
@@ -295,7 +296,7 @@ def test_killed_at_any_step_readers_see_the_old_or_the_new(
     before, versions = DeltaTable(str(lake.lake / "messages")), set()
     for step in range(1, 200):
         shutil.rmtree(folder.parents[2])
-        shutil.copytree(start, folder.parents[2])
+        copy_folder(start, folder.parents[2])
         age(folder, 7200)
         if not dying.kill(step, lambda: update(lake)):
             break
