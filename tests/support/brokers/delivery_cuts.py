@@ -9,6 +9,7 @@ from lakebroker_testing.broker import InProcessBroker
 from lakebroker_testing.clock import ManualClock
 from lakebroker_testing.crash_image import copy_at_rest
 from tests.suite.evidence import sample
+from tests.support.brokers.delivery_checks import check_queues
 from tests.support.brokers.delivery_known import CLIENTS, GROUPS, ORDERED, Known, Moment
 from tests.support.brokers.delivery_machine import DeliveryMachine
 
@@ -92,7 +93,7 @@ class _MachineOfACut(DeliveryMachine):
             for place in [each for each in known.held if each[0] == key.queue_id]:
                 if self._dead(key, place[1]):  # between the two, when its time was over
                     del known.held[place]
-        self._check()
+        check_queues(self.broker, self.groups)
         for client in CLIENTS:
             for attempt_id in ("x", "y"):
                 self.receive(ORDERED, client, "*", 5, 10_000, attempt_id)

@@ -30,7 +30,6 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from broker_gateway.delivery.arrivals import Arrivals
 from broker_gateway.delivery.in_flight import Status
 from broker_gateway.delivery.queue_delivery import QueueDelivery, QueueKey
 from broker_gateway.journal.replay import records_from
@@ -49,6 +48,7 @@ from lakebroker_testing.messages import (
 )
 from store.errors import StoreError
 from store.log.copies import ORIGIN_PROPERTY, decode_origin
+from tests.support.brokers.delivery_checks import check_queues
 from tests.support.brokers.delivery_known import (
     ATTEMPTS,
     CLIENTS,
@@ -326,7 +326,7 @@ class DeliveryMachine(RuleBasedStateMachine):
                         place,
                         tag,
                     )
-        self._check()
+        check_queues(self.broker, self.groups)
         self._remember()
 
     @rule(
@@ -515,7 +515,7 @@ class DeliveryMachine(RuleBasedStateMachine):
             self._collect()
             for key, then in before.items():
                 self._compare(key, then, polls, key.group in (moved or ()))
-            self._check()
+            check_queues(self.broker, self.groups)
             self._remember()
         finally:
             store._faults = faults
@@ -636,63 +636,6 @@ class DeliveryMachine(RuleBasedStateMachine):
                 passed = any(tags != "*" and tag not in tags for tags in filters)
                 fine = passed or place in known.settled or place in known.maybe or self._dead(key, offset)
                 assert fine, f"{key}: {offset} ({tag}) was passed over by {filters}"
-
-    def _check(self) -> None:
-        """Of every state: its order, its offset, and when its messages are due."""
-        deliveries = self.broker.broker.deliveries
-        for state in deliveries.queues():
-            offsets = list(state.in_flight)
-            assert offsets == sorted(offsets)
-            assert state.committed == min(offsets, default=state.cursor)
-            assert all(offset < state.cursor for offset in offsets)
-            due = {(until, offset) for until, offset in state._due}
-            for offset, message in state.in_flight.items():
-                ready, returned = offset in state._ready, offset in state._returned
-                assert (ready, returned) == (
-                    message.status == Status.READY,
-                    message.status == Status.RETURNED,
-                )
-                held = message.status == Status.HELD
-                assert held == (offset in state._held)
-                if not ready and not held:
-                    assert (message.invisible_until_ms, offset) in due, (
-                        f"{state.key}: {message} is due at no time"
-                    )
-                    assert state.scheduled_ms <= message.invisible_until_ms
-                    assert (state.scheduled_ms, state.key) in deliveries._due
-            new = self.broker.store.index.max_offset(*state.key[1:]) > state.position
-            if state._groups is None:
-                can_be_had = bool(state._ready or state._returned or state._held)
-            else:
-                can_be_had = state._groups.any_open
-                self._check_open(state)
-            assert not (new or can_be_had) or _looked_at(deliveries.arrivals, state.key), (
-                f"nobody looks at {state.key}"
-            )
-
-    def _check_open(self, state: QueueDelivery) -> None:
-        """Of each message group the first can be had, unless it is due later or a client has one."""
-        assert state._groups is not None
-        firsts: dict[str, Status] = {}
-        out: set[str] = set()
-        for offset, message in state.in_flight.items():
-            group = self.groups[state.key.queue_id, offset]
-            firsts.setdefault(group, message.status)
-            if message.status == Status.INVISIBLE and not message.nacked:
-                out.add(group)
-        can_be_had = {
-            group for group, status in firsts.items() if status != Status.INVISIBLE and group not in out
-        }
-        assert set(state._groups._open) == can_be_had
-
-
-def _looked_at(arrivals: Arrivals, key: QueueKey) -> bool:
-    """Whether the next look of a group is at a queue, too."""
-    topic = arrivals._topics.get(key.topic)
-    looked = None if topic is None else topic.groups.get(key.group)
-    if topic is None or looked is None:  # its first look is at all
-        return True
-    return key.queue_id in looked.queues or topic.appended.get(key.queue_id, 0) > looked.compared
 
 
 def _repeats(poll: Poll, earlier: Poll | None) -> bool:
