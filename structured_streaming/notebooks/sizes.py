@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple
 
 from structured_streaming import sql
@@ -14,6 +15,10 @@ from structured_streaming.tables import TABLES
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+_AT_ONCE = 4
+"""Tables that Spark describes at a time: each is a job of its own, of few tasks, and a catalog's tables may be where only Spark can
+look."""
 
 
 class TableSize(NamedTuple):
@@ -29,9 +34,10 @@ def sizes(session: SparkSession, location: str) -> Iterator[TableSize]:
     names = [*TABLES, *(each.table for each in sql.lake_in(session, location).typed())]
     schema = catalog_schema(location)
     if schema is not None:
-        for name in names:
-            said = detail(session, schema.table(name))
-            yield TableSize(name, int(said["numFiles"]), int(said["sizeInBytes"]))
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            found = pool.map(lambda name: detail(session, schema.table(name)), names)
+            for name, said in zip(names, found, strict=True):
+                yield TableSize(name, int(said["numFiles"]), int(said["sizeInBytes"]))
         return
     folder = open_lake(location)
     for name in names:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from structured_streaming import sql
 from structured_streaming.errors import LocationError
+from structured_streaming.notebooks import sizes as module
 from structured_streaming.notebooks.sizes import sizes
 from structured_streaming.tables import TABLES
 from tests.support.lakes.staged import StagedLake
@@ -29,6 +32,15 @@ def test_a_folder_s_tables_have_the_files_of_their_newest_version(tmp_path: Path
         assert found[name] == (len(paths), sum(path.stat().st_size for path in paths)), name
     assert found["reput_progress"][0] == 2
     assert found["upkeep"] == (0, 0)
+
+
+def test_a_catalog_s_tables_are_described_by_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    there = SimpleNamespace(typed=lambda: [SimpleNamespace(table="typed_orders")])
+    monkeypatch.setattr(sql, "lake_in", lambda session, location: there)
+    monkeypatch.setattr(module, "detail", lambda session, name: {"numFiles": 1, "sizeInBytes": len(name)})
+    names = [*TABLES, "typed_orders"]
+    expected = [(name, 1, len(f"`main`.`lake`.`{name}`")) for name in names]
+    assert list(sizes(NO_SESSION, "main.lake")) == expected
 
 
 def test_what_is_no_lake_is_refused(tmp_path: Path) -> None:
