@@ -35,12 +35,9 @@ from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_testing.client import Client
 from lakebroker_testing.gateway import Gateway, NameServer
-from tests.support.brokers.clusters import routes
+from tests.support.brokers.clusters import QUICK, routes
 from tests.support.brokers.running import running
 from tests.support.waiting import LIMIT_S, until, wait_until
-
-QUICK = {"pollNameServerInterval": "200"}
-"""Of a broker whose looks at the cluster a test waits for."""
 
 
 def invoke(address: str, request: Command) -> Command:
@@ -162,7 +159,6 @@ def test_the_address_server_moves_the_broker(tmp_path: Path, name_server: NameSe
         "rmqAddressServerDomain": f"127.0.0.1:{server.server_port}",
         "rmqAddressServerSubGroup": "mine",
         "fetchNamesrvAddrInterval": "1000",
-        "listenPort": "0",
     }
     try:
         with NameServer(tmp_path / "other") as other, Gateway(tmp_path / "g", **options) as gateway:

@@ -29,6 +29,7 @@ from lakebroker_testing import prestarted
 from lakebroker_testing.gateway import ROOT, Gateway, NameServer, command
 from store.log_reader import LogReader
 from structured_streaming.lake import create_tables
+from tests.support.brokers.gateway_words import gateway_words
 from tests.support.logs.written import written
 
 
@@ -72,19 +73,7 @@ def start(
     folder: Path, *arguments: str, wrapper: Sequence[str] = (), **options: str
 ) -> CompletedProcess[str]:
     """A gateway that is expected to end by itself."""
-    given = {
-        "storePathRootDir": str(folder / "store"),
-        "grpcServerPort": "0",
-        "grpcBindAddress": "127.0.0.1",
-        "brokerIP1": "127.0.0.1",
-        "listenPort": "0",
-        "metricsPromExporterPort": "0",
-        "mappedFileSizeCommitLog": str(16 << 20),
-        "lakePortFile": str(folder / "ports.json"),
-        **options,
-    }
-    settings = [part for name, value in given.items() for part in ("--set", f"{name}={value}")]
-    words = ["gateway", *arguments, *settings]
+    words = gateway_words(folder, *arguments, **options)
     if not wrapper:
         return prestarted.run(*words)
     return subprocess.run([*wrapper, *command(*words)], capture_output=True, text=True, cwd=ROOT, check=False)
@@ -339,6 +328,16 @@ STEPS = [
 ]
 
 
+HERE = {
+    "mappedFileSizeCommitLog": str(16 << 20),
+    "listenPort": "0",
+    "grpcServerPort": "0",
+    "metricsPromExporterPort": "-1",
+    "brokerIP1": "127.0.0.1",
+}
+"""Of a broker in this process."""
+
+
 def run_here(monkeypatch: pytest.MonkeyPatch, step: str, **options: str) -> None:
     """A broker in this process, which is told to stop as the step begins."""
     real = getattr(_Start, step)
@@ -349,15 +348,7 @@ def run_here(monkeypatch: pytest.MonkeyPatch, step: str, **options: str) -> None
         await real(self)
 
     monkeypatch.setattr(_Start, step, slow)
-    given = {
-        "mappedFileSizeCommitLog": str(16 << 20),
-        "listenPort": "0",
-        "grpcServerPort": "0",
-        "metricsPromExporterPort": "-1",
-        "brokerIP1": "127.0.0.1",
-        **options,
-    }
-    run(load_config(None, given, {})[0])
+    run(load_config(None, {**HERE, **options}, {})[0])
 
 
 @pytest.mark.usefixtures("own_logs")
@@ -408,13 +399,7 @@ def test_what_nobody_thought_of_ends_with_the_originals_status_too(
         raise ValueError("a journal from the future")
 
     monkeypatch.setattr(Broker, "load", broken)
-    given = {
-        "storePathRootDir": str(tmp_path / "store"),
-        "mappedFileSizeCommitLog": str(16 << 20),
-        "listenPort": "0",
-        "grpcServerPort": "0",
-        "metricsPromExporterPort": "-1",
-    }
+    given = {**HERE, "storePathRootDir": str(tmp_path / "store")}
     with pytest.raises(StartError, match="the broker ended: ValueError: a journal from the future") as ended:
         run(load_config(None, given, {})[0])
     assert ended.value.exit_code == 255

@@ -10,6 +10,7 @@ import pytest
 
 from lakebroker_testing.gateway import Gateway
 from lakebroker_testing.prestarted import start
+from tests.support.brokers.gateway_words import gateway_words
 from tests.support.peers.raw_http2 import GOAWAY, RawPeer
 from tests.support.waiting import LIMIT_S, wait_until
 
@@ -46,18 +47,10 @@ def test_a_later_signal_ends_it_at_once_and_says_so(tmp_path: Path) -> None:
 def test_the_end_of_its_input_stops_it(tmp_path: Path) -> None:
     """As when the supervisor at its other end is killed."""
     ports = tmp_path / "ports.json"
-    options = {
-        "storePathRootDir": str(tmp_path / "store"),
-        "lakeStopAtEndOfInput": "true",
-        "lakePortFile": str(ports),
-        "mappedFileSizeCommitLog": str(16 << 20),
-        "brokerIP1": "127.0.0.1",
-        **dict.fromkeys(("grpcServerPort", "listenPort", "metricsPromExporterPort"), "0"),
-    }
-    given = [part for name, value in options.items() for part in ("--set", f"{name}={value}")]
     theirs, ours = os.pipe()
     with (tmp_path / "log").open("wb") as log:
-        process = start("gateway", *given, stdin=theirs, stdout=log, stderr=log)
+        words = gateway_words(tmp_path, lakeStopAtEndOfInput="true")
+        process = start(*words, stdin=theirs, stdout=log, stderr=log)
     os.close(theirs)
     try:
         with os.fdopen(ours, "w"):

@@ -14,16 +14,15 @@ from lakebroker_testing.client import Client
 from lakebroker_testing.gateway import Gateway, NameServer
 from lakebroker_testing.ports import free_ports
 from lakebroker_testing.prestarted import start
+from tests.support.brokers.gateway_words import gateway_words
 from tests.support.waiting import wait_until
 
 NAMES = ("a", "b", "c")
 QUEUES = 2
 """Of a topic, at each of them."""
-_QUICK = {
-    "listenPort": "0",
-    "grpcClientConsumerMinLongPollingTimeoutMillis": "100",
-    "pollNameServerInterval": "200",
-}
+QUICK = {"pollNameServerInterval": "200"}
+"""Of brokers whose looks at the cluster a test waits for."""
+_SHORT_POLLS = {"grpcClientConsumerMinLongPollingTimeoutMillis": "100"}
 
 
 def three_brokers(folder: Path, stack: ExitStack) -> dict[str, Gateway]:
@@ -31,7 +30,13 @@ def three_brokers(folder: Path, stack: ExitStack) -> dict[str, Gateway]:
     name_server = stack.enter_context(NameServer(folder / "namesrv"))
     return {
         name: stack.enter_context(
-            Gateway(folder / name, namesrvAddr=name_server.address, brokerName=name, **_QUICK)
+            Gateway(
+                folder / name,
+                namesrvAddr=name_server.address,
+                brokerName=name,
+                **QUICK,
+                **_SHORT_POLLS,
+            )
         )
         for name in NAMES
     }
@@ -55,30 +60,17 @@ class Host:
     def __init__(self, folder: Path, *, with_name_server: bool = False) -> None:
         self.ports = folder / "ports.json"
         self.log = folder / "log"
-        settings = {
-            "storePathRootDir": str(folder / "stores"),
-            "grpcServerPort": "0",
-            "grpcBindAddress": "127.0.0.1",
-            "brokerIP1": "127.0.0.1",
-            "lakeAutoCreateTopics": "true",
-            "metricsPromExporterPort": "0",
-            "listenPort": "0",
-            "bindAddress": "127.0.0.1",
-            "mappedFileSizeCommitLog": str(16 << 20),
-            "lakePortFile": str(self.ports),
-            "grpcClientConsumerMinLongPollingTimeoutMillis": "100",
-        }
+        self.stores = folder / "stores"
         self.name_server_port = 0
-        words = ["gateway", "--processes", "2"]
+        words, options = ["--processes", "2"], {"storePathRootDir": str(self.stores), **_SHORT_POLLS}
         if with_name_server:
             (self.name_server_port,) = free_ports(1)
-            settings["lakeNamesrvListenPort"] = str(self.name_server_port)
+            options["lakeNamesrvListenPort"] = str(self.name_server_port)
             words.append("--with-namesrv")
-        given = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
+        given = gateway_words(folder, *words, lakeAutoCreateTopics="true", **options)
         with self.log.open("wb") as log:
-            self.process = start(*words, *given, stdout=log, stderr=log, start_new_session=True)
+            self.process = start(*given, stdout=log, stderr=log, start_new_session=True)
         wait_until(self.ports.exists, self.log.read_text)
-        self.stores = folder / "stores"
 
     def brokers(self) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = json.loads(self.ports.read_text())["processes"]
