@@ -5,7 +5,6 @@ What every engine shares (how statements are divided, how results are printed, w
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,15 +22,10 @@ from structured_streaming.errors import LakeError, ReadOnlyError
 from structured_streaming.read_only import Statement, check_read_only
 from structured_streaming.sql import query
 from structured_streaming.union.names import LakeNames
-from tests.support.lakes.empty import empty_lake
-from tests.support.lakes.viewed import add
+from tests.support.lakes.hostile_row import ANSWER, AT_US, hostile_lake
 from tests.support.machines.zones import local_time
 
-AT_US = 1_700_000_000_123_456
-AT = "2023-11-14T22:13:20.123456Z"
 STARTING = "lakebroker: starting Spark ...\n"
-HOSTILE = "[/x]\x1b[2J"
-ORIGIN = {"topic": "o", "queue_id": 1, "queue_offset": 2, "consumer_group": "g", "attempt": 3}
 
 
 def invoke(lake: Path, statement: str, *options: str) -> Any:
@@ -47,26 +41,7 @@ def far_away() -> Iterator[None]:
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Path:
-    """Of one message."""
-    lake = empty_lake(str(tmp_path / "lake")).path
-    place = {"broker": "b", "log_id": "l"}
-    message = {
-        **place,
-        "physical_offset": 0,
-        "topic": "t",
-        "message_id": HOSTILE,
-        "tag": "=1+1",
-        "keys": ["a", ""],
-        "message_group": "",
-        "properties": [("k", "v")],
-        "body": b"\x00\xff",
-        "store_timestamp": AT_US,
-        "is_system": False,
-        "origin": ORIGIN,
-    }
-    progress = {**place, "batch": 1, "end_offset": 1, "commit_timestamp": AT_US}
-    add(lake, {"messages": [message], "reput_progress": [progress]})
-    return lake
+    return hostile_lake(tmp_path / "lake", commit_timestamp=AT_US)
 
 
 WRITES = {
@@ -148,21 +123,13 @@ def test_results_are_in_utc_and_lose_nothing(
 ) -> None:
     # delta-rs, which wrote the rows, panics at such a name
     lake = lake.rename(tmp_path / "a 'lake' ü*[x]{y,z}#")
-    statement = """SELECT store_timestamp, message_id, tag, message_group, keys, properties, body, origin, flag,
+    statement = f"""SELECT {", ".join(ANSWER)},
                    INTERVAL 1 YEAR AS years, INTERVAL 1 SECOND AS seconds, DATE '2024-02-29' AS day,
                    timestamp_micros(-1) AS early, CAST(1.1 AS DECIMAL(3, 2)) AS `decimal` FROM messages"""
     done = invoke(lake, statement, "--format", "json")
     assert done.exit_code == 0, done.exception
     expected = {
-        "store_timestamp": AT,
-        "message_id": HOSTILE,
-        "tag": "=1+1",
-        "message_group": "",
-        "keys": ["a", ""],
-        "properties": {"k": "v"},
-        "body": base64.b64encode(b"\x00\xff").decode(),
-        "origin": ORIGIN,
-        "flag": None,
+        **ANSWER,
         "years": "INTERVAL '1' YEAR",
         "seconds": "INTERVAL '01' SECOND",
         "day": "2024-02-29",

@@ -17,44 +17,16 @@ from broker_gateway.cli.main import app
 from lakebroker_testing.logs import LogWriter
 from tests.support.lakes.copies import copy_folder
 from tests.support.lakes.empty import empty_lake
+from tests.support.lakes.hostile_row import ANSWER, AT, BODY, MESSAGE_ID, ORIGIN, hostile_lake
 from tests.support.lakes.union import commit, cuts, manifest
-from tests.support.lakes.viewed import add
 from tests.support.machines.zones import local_time
-
-AT_US = 1_700_000_000_123_456
-AT = "2023-11-14T22:13:20.123456Z"
-HOSTILE = "[/x]\x1b[2J"
-ORIGIN = {"topic": "o", "queue_id": 1, "queue_offset": 2, "consumer_group": "g", "attempt": 3}
 
 
 @pytest.fixture(scope="module")
 def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Of one message. Nothing here changes it."""
     folder = tmp_path_factory.mktemp("sql")
-    lake = empty_lake(str(folder / "lake")).path
-    place = {"broker": "b", "log_id": "l"}
-    add(
-        lake,
-        {
-            "messages": [
-                {
-                    **place,
-                    "physical_offset": 0,
-                    "topic": "t",
-                    "message_id": HOSTILE,
-                    "tag": "=1+1",
-                    "keys": ["a", ""],
-                    "message_group": "",
-                    "properties": [("k", "v")],
-                    "body": b"\x00\xff",
-                    "store_timestamp": AT_US,
-                    "is_system": False,
-                    "origin": ORIGIN,
-                }
-            ],
-            "reput_progress": [{**place, "batch": 1, "end_offset": 1}],
-        },
-    )
+    lake = hostile_lake(folder / "lake")
     # delta-rs, which wrote the rows, panics at such a name
     return lake.rename(folder / "a 'lake' ü*[x]{y,z}#")
 
@@ -70,21 +42,13 @@ def far_away() -> Iterator[None]:
 
 
 def test_results_are_in_utc_and_lose_nothing(lake: Path, far_away: None) -> None:
-    statement = """SELECT store_timestamp, message_id, tag, message_group, keys, properties, body, origin, flag,
+    statement = f"""SELECT {", ".join(ANSWER)},
                    INTERVAL 1 YEAR AS years, INTERVAL 1 SECOND AS seconds, DATE '2024-02-29' AS day,
                    make_timestamptz(-1) AS early, CAST(1.1 AS DECIMAL(3, 2)) AS "decimal" FROM messages"""
     done = asked(lake, "--format", "json", statement)
     assert (done.exit_code, done.stderr) == (0, ""), done.exception
     expected = {
-        "store_timestamp": AT,
-        "message_id": HOSTILE,
-        "tag": "=1+1",
-        "message_group": "",
-        "keys": ["a", ""],
-        "properties": {"k": "v"},
-        "body": base64.b64encode(b"\x00\xff").decode(),
-        "origin": ORIGIN,
-        "flag": None,
+        **ANSWER,
         "years": "P12M0DT0S",
         "seconds": "P0M0DT1S",
         "day": "2024-02-29",
@@ -95,10 +59,10 @@ def test_results_are_in_utc_and_lose_nothing(lake: Path, far_away: None) -> None
 
     (row,) = csv.DictReader(io.StringIO(asked(lake, "--format", "csv", statement).stdout))
     assert row["store_timestamp"] == AT
-    assert (row["tag"], row["message_id"], row["flag"]) == ("'=1+1", HOSTILE, "")
+    assert (row["tag"], row["message_id"], row["flag"]) == ("'=1+1", MESSAGE_ID, "")
     assert json.loads(row["properties"]) == {"k": "v"}
     assert json.loads(row["origin"]) == ORIGIN
-    assert base64.b64decode(row["body"]) == b"\x00\xff"
+    assert base64.b64decode(row["body"]) == BODY
     done = asked(lake, "--format", "csv", "--no-escape", "SELECT tag FROM messages")
     assert done.stdout_bytes == b"tag\r\n=1+1\r\n"
 
