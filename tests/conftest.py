@@ -36,11 +36,9 @@ def pytest_configure(config: pytest.Config) -> None:
     structlog.get_config()["processors"][-1].exception_formatter = structlog.dev.plain_traceback
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.INFO))
     shared = ExitStack()
-    if not EVIDENCE:
-        shared.enter_context(in_memory())
-    shared.enter_context(environment())
-    if not EVIDENCE:
-        shared.enter_context(prestarted())
+    # JVMs have temporary files in memory, too, and prestarted processes start JVMs
+    for each in [environment()] if EVIDENCE else [in_memory(), environment(), prestarted()]:
+        shared.enter_context(each)
     config.add_cleanup(shared.close)
 
 
