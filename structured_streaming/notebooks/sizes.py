@@ -35,8 +35,8 @@ def sizes(session: SparkSession, location: str) -> Iterator[TableSize]:
     schema = catalog_schema(location)
     if schema is not None:
         with ThreadPoolExecutor(_AT_ONCE) as pool:
-            found = pool.map(lambda name: detail(session, schema.table(name)), names)
-            for name, said in zip(names, found, strict=True):
+            described = pool.map(lambda name: detail(session, schema.table(name)), names)
+            for name, said in zip(names, described, strict=True):
                 yield TableSize(name, int(said["numFiles"]), int(said["sizeInBytes"]))
         return
     folder = open_lake(location)
