@@ -30,6 +30,7 @@ $(READY): pyproject.toml hatch_build.py $(shell find proto -name '*.proto')
 	@$(BIN)/python -m uv pip install --quiet --compile-bytecode --python $(BIN)/python --editable '.[dev]' || { \
 		echo "uv could not install it; pip tries, which has settings of its own for mirrors and certificates" >&2; \
 		$(BIN)/python -m pip install --quiet --editable '.[dev]'; }
+	@$(BIN)/python -m compileall -q broker_gateway store structured_streaming lakebroker_testing demo tests/support tests/suite
 	@touch $@
 
 $(JARS): $(READY) | java
