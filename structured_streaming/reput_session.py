@@ -140,10 +140,13 @@ def jvm_ends(jvm: subprocess.Popen[Any] | None, error: BaseException | None) -> 
     """
     from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
 
-    cause, broken = error, False
-    while cause is not None and not broken:
-        broken = isinstance(cause, Py4JNetworkError)
-        cause = cause.__cause__ or cause.__context__
+    seen: dict[int, BaseException] = {}
+    while (
+        error is not None and id(error) not in seen
+    ):  # an error that is raised from one that it caused leads back to itself
+        seen[id(error)] = error
+        error = error.__cause__ or error.__context__
+    broken = any(isinstance(each, Py4JNetworkError) for each in seen.values())
     return has_ended(jvm, _BROKEN_S if broken else _ENDS_S)
 
 

@@ -1,13 +1,17 @@
-"""What a session of the reput is told of addresses, and what Spark says of workers without lakebroker."""
+"""What a session of the reput is told of addresses, what Spark says of workers without lakebroker, and when a JVM is expected to end."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
+from py4j.protocol import Py4JNetworkError
 
 from structured_streaming.errors import LakeError
 from structured_streaming.provided_session import provided_session
 from structured_streaming.reput_query import cause
-from structured_streaming.reput_session import _addresses, sends_in_plaintext
+from structured_streaming.reput_session import _addresses, jvm_ends, sends_in_plaintext
 
 LOOPBACK = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
 
@@ -57,3 +61,22 @@ def test_workers_without_lakebroker_are_told_of() -> None:
         "Spark's workers have no Python module structured_streaming: install lakebroker there with its extra cluster, "
         "and name the Python that has it in PYSPARK_PYTHON before Spark starts"
     )
+
+
+@pytest.mark.parametrize("connection_broke", [True, False])
+def test_a_jvm_is_given_time_to_end_where_a_connection_to_it_broke(
+    monkeypatch: pytest.MonkeyPatch, connection_broke: bool
+) -> None:
+    monkeypatch.setattr("structured_streaming.reput_session._ENDS_S", 0.0)
+    reason = Py4JNetworkError("broken") if connection_broke else OSError("no space left")
+    error = LakeError("the batch failed")
+    error.__cause__ = reason
+    ends_when_told = [sys.executable, "-c", "import time; time.sleep(1)" if connection_broke else "input()"]
+    with subprocess.Popen(ends_when_told, stdin=subprocess.PIPE) as jvm:
+        assert jvm_ends(jvm, error) is connection_broke
+
+
+def test_an_error_that_is_raised_from_one_that_it_caused_is_gone_through_once() -> None:
+    error, caused = LakeError("the batch failed"), LakeError("start again")
+    error.__cause__, caused.__cause__ = caused, error
+    assert not jvm_ends(None, error)

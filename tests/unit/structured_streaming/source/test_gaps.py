@@ -116,10 +116,7 @@ def assert_all_but(
             wanted += Counter((row["broker"], row["log_id"], row["physical_offset"]) for row in missing)
         assert actual == wanted, table.name
     progress = sorted(
-        zip(
-            *(rows(lake, "reput_progress")[name].to_pylist() for name in ("start_offset", "end_offset")),
-            strict=True,
-        )
+        (row["start_offset"], row["end_offset"]) for row in rows(lake, "reput_progress").to_pylist()
     )
     assert all(before[1] == after[0] for before, after in itertools.pairwise(progress))
 
