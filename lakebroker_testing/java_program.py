@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import subprocess
 from pathlib import Path
 
 from lakebroker_testing.cached import filled_once
-from lakebroker_testing.gateway import CACHE, ProcessError
+from lakebroker_testing.gateway import CACHE
+from lakebroker_testing.programs import output_of
 
 
 def compiled(source: Path, class_path: str) -> Path:
@@ -16,7 +16,5 @@ def compiled(source: Path, class_path: str) -> Path:
     with filled_once(folder, hashlib.sha256(source.read_bytes()).hexdigest()) as missing:
         if missing:
             command = ["javac", "-proc:none", "-cp", class_path, "-d", str(folder), str(source)]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            if done.returncode:
-                raise ProcessError(f"{source.name}: {done.stderr[-2000:]}")
+            output_of(command, source.name)
     return folder

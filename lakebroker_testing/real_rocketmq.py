@@ -25,6 +25,7 @@ from lakebroker_testing.cached import filled_once
 from lakebroker_testing.gateway import CACHE, ProcessError
 from lakebroker_testing.java_program import compiled
 from lakebroker_testing.ports import free_ports
+from lakebroker_testing.programs import output_of
 
 VERSION = "5.5.0"
 _CACHE = CACHE / f"rocketmq-{VERSION}"
@@ -77,17 +78,11 @@ def _archive() -> Path:
 
 
 def _fetch(folder: Path) -> None:
-    fetched = subprocess.run(
-        [
-            *("mvn", "-q", "-B", "-f", str(Path(__file__).with_name("real_rocketmq.pom.xml"))),
-            *("dependency:copy-dependencies", f"-DoutputDirectory={folder}", "-DincludeScope=runtime"),
-        ],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if fetched.returncode:
-        raise ProcessError(f"Maven could not fetch RocketMQ {VERSION}: {fetched.stdout[-2000:]}")
+    command = [
+        *("mvn", "-q", "-B", "-f", str(Path(__file__).with_name("real_rocketmq.pom.xml"))),
+        *("dependency:copy-dependencies", f"-DoutputDirectory={folder}", "-DincludeScope=runtime"),
+    ]
+    output_of(command, f"Maven, which fetches RocketMQ {VERSION}")
 
 
 class RocketMQ:
@@ -244,37 +239,14 @@ class RocketMQ:
 
     def mqadmin(self, *arguments: str) -> str:
         """What `mqadmin` prints for a command. Raises ProcessError when it fails."""
-        done = subprocess.run(
-            [*self._java("256m"), _ADMIN, *arguments, "-n", self.name_server],
-            env=self._environment(),
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if done.returncode:
-            raise ProcessError(f"mqadmin {' '.join(arguments)}: {done.stdout[-1000:]}{done.stderr[-1000:]}")
-        return done.stdout
+        command = [*self._java("256m"), _ADMIN, *arguments, "-n", self.name_server]
+        return output_of(command, f"mqadmin {' '.join(arguments)}", env=self._environment())
 
     def java(self, source: Path, *arguments: str, timeout_s: float = 180.0) -> str:
         """What a program of one source file prints, run with RocketMQ's classes. Raises ProcessError, also when it is
         ended because it did not end itself."""
-        try:
-            done = subprocess.run(
-                [*self._program(source), *arguments],
-                env=self._environment(),
-                capture_output=True,
-                text=True,
-                check=False,
-                timeout=timeout_s,
-            )
-        except subprocess.TimeoutExpired as error:
-            printed = b"".join(each for each in (error.stdout, error.stderr) if each).decode(errors="replace")
-            raise ProcessError(
-                f"{source.name} did not end in {timeout_s:.0f} s: {printed[-2000:]}"
-            ) from error
-        if done.returncode:
-            raise ProcessError(f"{source.name}: {done.stdout[-1000:]}{done.stderr[-2000:]}")
-        return done.stdout
+        command = [*self._program(source), *arguments]
+        return output_of(command, source.name, env=self._environment(), timeout_s=timeout_s)
 
     def java_process(self, source: Path, errors: IO[bytes]) -> subprocess.Popen[str]:
         """A program of one source file with RocketMQ's classes, in `folder`, its standard input and output as pipes."""

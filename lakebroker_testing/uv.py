@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 
-from lakebroker_testing.gateway import ProcessError
+from lakebroker_testing.programs import output_of
 
 _MOST_S = 600.0
 
 
 def uv(*arguments: str) -> str:
     """What uv prints. Raises ProcessError."""
-    done = subprocess.run(
-        [sys.executable, "-m", "uv", "--quiet", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=_MOST_S,
-        check=False,
+    return output_of(
+        [sys.executable, "-m", "uv", "--quiet", *arguments], f"uv {' '.join(arguments)}", timeout_s=_MOST_S
     )
-    if done.returncode:
-        raise ProcessError(f"uv {' '.join(arguments)}: {done.stdout[-1500:]}{done.stderr[-1500:]}")
-    return done.stdout

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +13,7 @@ from playwright.sync_api import Browser, Page, Request, WebSocket, expect, sync_
 
 from lakebroker_testing.cached import filled_once
 from lakebroker_testing.gateway import ROOT, ProcessError
+from lakebroker_testing.programs import output_of
 
 _PACKAGE = "chromium"
 _CACHE = ROOT / ".cache" / "chromium"
@@ -99,19 +99,13 @@ def _program() -> str:
     with filled_once(_CACHE, _PACKAGE) as missing:
         if missing:
             try:
-                _run("apt-get", "install", "-y", "--no-install-recommends", _PACKAGE)
+                output_of(["apt-get", "install", "-y", "--no-install-recommends", _PACKAGE], cwd=Path("/"))
             except ProcessError:  # its lists are old, or there are none
-                _run("apt-get", "update")
-                _run("apt-get", "install", "-y", "--no-install-recommends", _PACKAGE)
+                output_of(["apt-get", "update"], cwd=Path("/"))
+                output_of(["apt-get", "install", "-y", "--no-install-recommends", _PACKAGE], cwd=Path("/"))
     found = shutil.which(_PACKAGE)
     if found is None:
         raise ProcessError(
             f"apt-get installed {_PACKAGE}, and it is not on the PATH; {_CACHE} says it is complete"
         )
     return found
-
-
-def _run(*command: str) -> None:
-    done = subprocess.run(command, cwd=Path("/"), capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise ProcessError(f"{' '.join(command)}: {done.stdout[-1000:]}{done.stderr[-1000:]}")

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lakebroker_testing.gateway import ProcessError
+from lakebroker_testing.programs import output_of
 
 _HOME = Path.home()
 _TO_REGISTRIES = (
@@ -33,9 +34,7 @@ class BareRoot:
             raise ProcessError("mmdebstrap is not on the PATH: apt-get install mmdebstrap")
         self.folder = folder
         made = ["mmdebstrap", "--variant=minbase", f"--include={','.join(packages)}", release, str(folder)]
-        done = subprocess.run(made, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise ProcessError(f"{' '.join(made)}: {done.stderr[-3000:]}")
+        output_of(made)
         for path in _TO_REGISTRIES:
             if path.exists():
                 copy = self.within(

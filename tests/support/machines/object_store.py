@@ -16,6 +16,7 @@ from pathlib import Path
 from lakebroker_testing.cached import filled_once
 from lakebroker_testing.gateway import ROOT, ProcessError
 from lakebroker_testing.ports import free_ports
+from lakebroker_testing.programs import output_of
 
 _MODULE = "github.com/versity/versitygw/cmd/versitygw@v1.8.0"
 _CACHE = ROOT / ".cache" / "versitygw"
@@ -30,11 +31,7 @@ def program() -> Path:
     with filled_once(_CACHE, _MODULE) as missing:
         if missing:
             environment = os.environ | {"GOBIN": str(_CACHE), "GOFLAGS": "-mod=mod"}
-            done = subprocess.run(
-                ["go", "install", _MODULE], env=environment, capture_output=True, text=True, check=False
-            )
-            if done.returncode:
-                raise ProcessError(f"go install {_MODULE}: {done.stderr[-1500:]}")
+            output_of(["go", "install", _MODULE], env=environment)
     return _CACHE / "versitygw"
 
 

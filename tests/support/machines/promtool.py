@@ -7,6 +7,7 @@ import subprocess
 
 from lakebroker_testing.cached import filled_once
 from lakebroker_testing.gateway import ROOT, ProcessError
+from lakebroker_testing.programs import output_of
 
 _PACKAGE = "prometheus"
 _CACHE = ROOT / ".cache" / "prometheus"
@@ -37,17 +38,11 @@ def program(name: str) -> str:
             for left in _CACHE.glob("*.deb"):
                 left.unlink()
             try:
-                _run("apt-get", "download", _PACKAGE)
+                output_of(["apt-get", "download", _PACKAGE], cwd=_CACHE)
             except ProcessError:  # its lists are old, or there are none
-                _run("apt-get", "update")
-                _run("apt-get", "download", _PACKAGE)
+                output_of(["apt-get", "update"], cwd=_CACHE)
+                output_of(["apt-get", "download", _PACKAGE], cwd=_CACHE)
             (package,) = _CACHE.glob("*.deb")
-            _run("dpkg", "-x", str(package), str(_CACHE))
+            output_of(["dpkg", "-x", str(package), str(_CACHE)], cwd=_CACHE)
             package.unlink()
     return str(_CACHE / "usr" / "bin" / name)
-
-
-def _run(*command: str) -> None:
-    done = subprocess.run(command, cwd=_CACHE, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise ProcessError(f"{' '.join(command)}: {done.stdout[-1000:]}{done.stderr[-1000:]}")

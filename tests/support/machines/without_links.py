@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
-from lakebroker_testing.gateway import ProcessError
+from lakebroker_testing.programs import output_of
 
 _SOURCE = """#include <errno.h>
 int link(const char *from, const char *to) { (void)from; (void)to; errno = EPERM; return -1; }
@@ -20,7 +19,5 @@ def library(folder: Path) -> Path:
     source, made = folder / "without_links.c", folder / "without_links.so"
     source.write_text(_SOURCE)
     command = ["cc", "-shared", "-fPIC", "-o", str(made), str(source)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise ProcessError(f"{' '.join(command)}: {done.stderr[-1500:]}")
+    output_of(command)
     return made

@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
-from lakebroker_testing.gateway import ProcessError
+from lakebroker_testing.programs import output_of
 
 
 def build_wheel(sources: Path, into: Path) -> Path:
     """Builds the wheel of `sources` (their build writes generated code there) into the folder `into`. Raises ProcessError."""
     pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check", "--no-deps"]
-    done = subprocess.run(
-        [*pip, "--no-build-isolation", "--wheel-dir", str(into), str(sources)],
-        cwd=into,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        raise ProcessError(
-            f"the wheel of {sources} could not be built: {done.stdout[-1500:]}{done.stderr[-1500:]}"
-        )
+    command = [*pip, "--no-build-isolation", "--wheel-dir", str(into), str(sources)]
+    output_of(command, f"the build of the wheel of {sources}", cwd=into)
     (wheel,) = into.glob("lakebroker-*.whl")
     return wheel

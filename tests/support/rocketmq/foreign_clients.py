@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-import subprocess
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -17,6 +16,7 @@ from lakebroker_testing.cached import filled_once
 from lakebroker_testing.gateway import ROOT, ProcessError
 from lakebroker_testing.java_program import compiled
 from lakebroker_testing.official_client import interpreter
+from lakebroker_testing.programs import output_of
 
 _PROGRAMS = Path(__file__).parent / "clients"
 _CACHE = ROOT / ".cache" / "official-clients"
@@ -32,12 +32,6 @@ def _need(*tools: str) -> None:
             )
 
 
-def _run(*command: str, folder: Path | None = None) -> None:
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise ProcessError(f"{' '.join(command)}: {done.stdout[-1500:]}{done.stderr[-1500:]}")
-
-
 def java(name: str, program: str) -> list[str]:
     """The command that runs a Java program."""
     _need("java", "mvn")
@@ -45,7 +39,7 @@ def java(name: str, program: str) -> list[str]:
     with filled_once(jars) as missing:
         if missing:
             copy = ["dependency:copy-dependencies", f"-DoutputDirectory={jars}", "-DincludeScope=runtime"]
-            _run("mvn", "-q", "-B", "-f", str(_PROGRAMS / name / "pom.xml"), *copy)
+            output_of(["mvn", "-q", "-B", "-f", str(_PROGRAMS / name / "pom.xml"), *copy])
     source = _PROGRAMS / name / program
     classes = compiled(source, f"{jars}/*")
     return [*_JAVA, f"-Duser.home={_CACHE / 'home'}", "-cp", f"{jars}/*:{classes}", source.stem]
@@ -58,7 +52,7 @@ def node(program: str = "client.js") -> list[str]:
     with filled_once(folder) as missing:
         if missing:
             shutil.copy(_PROGRAMS / "node" / "package.json", folder)
-            _run("npm", "install", "--silent", "--no-audit", "--no-fund", folder=folder)
+            output_of(["npm", "install", "--silent", "--no-audit", "--no-fund"], cwd=folder)
     shutil.copy(_PROGRAMS / "node" / program, folder)
     return ["node", str(folder / program)]
 
@@ -73,7 +67,7 @@ def go(name: str, package: str = "") -> list[str]:
     program = folder / "program"
     with filled_once(folder, sources.hexdigest()) as missing:
         if missing:
-            _run("go", "build", "-o", str(program), f"./{package}", folder=_PROGRAMS / name)
+            output_of(["go", "build", "-o", str(program), f"./{package}"], cwd=_PROGRAMS / name)
     return [str(program)]
 
 
