@@ -3,6 +3,7 @@ starts; the environment of JVMs; and the choice between `make test` and `make ev
 
 from __future__ import annotations
 
+import gc
 import logging
 import signal
 from collections.abc import Iterator
@@ -54,6 +55,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in long:
         items.remove(item)
     in_order(items)
+
+
+def pytest_collection_finish() -> None:
+    """All of it stays until the end: each full collection of garbage would go through it for half a second, and so would a
+    notebook's shell before it begins."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> BySharing:

@@ -3,7 +3,6 @@ and in a catalog; what its plots show is what the embedded engine answers. One m
 
 from __future__ import annotations
 
-import gc
 import html
 import re
 import shlex
@@ -127,9 +126,7 @@ def ran(session: Session, lake: Path, empty: str, tmp_path_factory: pytest.TempP
         with closing(Client(gateway.address)) as client:
             client.send("orders", b"new", message_id="NEW", keys=[NEW_KEY])
         asked = {"lake": str(lake), "brokers": gateway.address, "key": NEW_KEY}
-        gc.freeze()  # before each notebook the shell looks through all objects that there are
         yield Runs(here, session, planned | {"new": ("message_by_key", asked)})
-        gc.unfreeze()
 
 
 @pytest.fixture(scope="module")

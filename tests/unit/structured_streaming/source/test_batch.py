@@ -67,7 +67,7 @@ def test_collections_behind_tasks_pass_over_loaded_modules(
         read(reader(store))
         assert gc.get_freeze_count() > 100_000, "each task's collection goes through numba and pyarrow"
     finally:
-        gc.unfreeze()
+        gc.freeze()  # as the tests were collected
 
 
 def size(parts: list[LogRange]) -> int:
