@@ -41,6 +41,7 @@ $(JARS): $(READY) | java
 	@touch $@
 
 $(CLASSES): $(JARS) tests/support/spark/jvm.py
+	@$(BIN)/python -W ignore -c 'from hypothesis import strategies; strategies.text().example()' # it keeps its table of characters, else each worker makes one
 	@echo "Keeping Spark's classes as its JVM loads them"
 	@$(BIN)/python -m tests.support.spark.jvm >$(VENV)/classes.log 2>&1 || { cat $(VENV)/classes.log >&2; exit 1; }
 
