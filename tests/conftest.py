@@ -20,7 +20,7 @@ from structured_streaming.jvm_output import output_end
 from structured_streaming.sql import delta_session
 from tests.suite.compiling import import_from_our_share_on
 from tests.suite.evidence import EVIDENCE
-from tests.suite.scheduling import BySharing, in_order, yield_to_the_first
+from tests.suite.scheduling import BySharing, in_order, yield_to_dear_files
 from tests.suite.scratch import in_memory
 from tests.support.spark.jvm import environment
 
@@ -36,7 +36,6 @@ def pytest_configure(config: pytest.Config) -> None:
     # what is logged before anything says how, as most unit tests do it: rich's traces take a third of a second each
     structlog.get_config()["processors"][-1].exception_formatter = structlog.dev.plain_traceback
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.INFO))
-    yield_to_the_first(config)
     shared = ExitStack()
     # JVMs have temporary files in memory, too, and prestarted processes start JVMs
     for each in [environment()] if EVIDENCE else [in_memory(), environment(), prestarted()]:
@@ -62,6 +61,11 @@ def pytest_collection_finish() -> None:
     notebook's shell before it begins."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    yield_to_dear_files(item)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> BySharing:

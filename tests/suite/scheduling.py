@@ -42,6 +42,7 @@ LONGEST = (
 )
 """Files that take longer than half a minute and begin first after those with dear fixtures, so that no worker is left alone with one of
 them at the end."""
+_YIELDS = pytest.StashKey[bool]()
 _REQUESTED = re.compile(rf"(?:[(,]\s*|usefixtures\(\")({'|'.join(DEAR)})\b\"?\s*[:,)]")
 """A parameter of a test or of a fixture, or a mark."""
 
@@ -84,11 +85,14 @@ class BySharing(LoadScopeScheduling):
         return True
 
 
-def yield_to_the_first(config: pytest.Config) -> None:
-    """The first worker, which gets the files with dear fixtures, would end minutes behind the others: they take the processors that
-    it leaves."""
-    if getattr(config, "workerinput", {"workerid": "gw0"})["workerid"] != "gw0":
-        os.nice(5)
+def yield_to_dear_files(item: pytest.Item) -> None:
+    """Called before each test. A worker whose first file asks for nothing dear takes the processors that others leave from then on:
+    those with the dear fixtures, which nobody can help them with, would end minutes later."""
+    stash = item.config.stash
+    if _YIELDS not in stash and hasattr(item.config, "workerinput"):
+        stash[_YIELDS] = dear_to(item.path) is None
+        if stash[_YIELDS]:
+            os.nice(5)
 
 
 def in_order(items: list[pytest.Item]) -> None:
