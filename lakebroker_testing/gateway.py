@@ -8,19 +8,40 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from lakebroker_testing.prestarted import ROOT, Limits, Process, command, start
 
-__all__ = ["CACHE", "PATIENT", "ROOT", "START_S", "Gateway", "NameServer", "ProcessError", "Reput", "command"]
+__all__ = [
+    "CACHE",
+    "LOOPBACK",
+    "PATIENT",
+    "ROOT",
+    "START_S",
+    "Gateway",
+    "NameServer",
+    "ProcessError",
+    "Reput",
+    "command",
+    "settings_of",
+]
 
 CACHE = ROOT / ".cache" if (ROOT / "pyproject.toml").exists() else Path.home() / ".cache" / "lakebroker"
 """Where programs fetched for tests are kept."""
 START_S = 240.0
 STOP_S = 240.0
 """Both far longer than it takes: they end what hangs."""
+LOOPBACK = {
+    "grpcServerPort": "0",
+    "grpcBindAddress": "127.0.0.1",
+    "listenPort": "0",
+    "bindAddress": "127.0.0.1",
+    "brokerIP1": "127.0.0.1",
+    "metricsPromExporterPort": "0",
+}
+"""Options of a broker on free ports of the loopback interface."""
 PATIENT = dict.fromkeys(
     (
         "waitTimeMillsInSendQueue",
@@ -33,6 +54,11 @@ PATIENT = dict.fromkeys(
     "60000",
 )
 """Options with which no call is refused because the machine is busy with other work."""
+
+
+def settings_of(options: Mapping[str, str]) -> list[str]:
+    """The options as arguments of a command: `--set NAME=VALUE` for each."""
+    return [part for name, value in options.items() for part in ("--set", f"{name}={value}")]
 
 
 class ProcessError(Exception):
@@ -65,12 +91,7 @@ class Gateway:
         self._ports = folder / "ports.json"
         self._options = {
             "storePathRootDir": str(folder / "store"),
-            "grpcServerPort": "0",
-            "grpcBindAddress": "127.0.0.1",
-            "listenPort": "0",
-            "bindAddress": "127.0.0.1",
-            "brokerIP1": "127.0.0.1",
-            "metricsPromExporterPort": "0",
+            **LOOPBACK,
             "mappedFileSizeCommitLog": str(64 << 20),
             "lakeAutoCreateTopics": "true",
             "lakePortFile": str(self._ports),
@@ -103,7 +124,7 @@ class Gateway:
     def start(self) -> None:
         """Returns when the gateway serves. Raises ProcessError."""
         self._ports.unlink(missing_ok=True)
-        settings = [part for name, value in self._options.items() for part in ("--set", f"{name}={value}")]
+        settings = settings_of(self._options)
         with self.log.open("ab") as log:
             words = ["gateway", *self._file, "--transport", self._transport, *settings]
             self.process = _start(words, self._wrapper, limits=self._limits, stdout=log, stderr=log)
@@ -163,7 +184,7 @@ class NameServer:
 
     def start(self) -> None:
         """Returns when the boot line is there. Raises ProcessError."""
-        settings = [part for name, value in self._options.items() for part in ("--set", f"{name}={value}")]
+        settings = settings_of(self._options)
         output = self.folder / "namesrv.out"
         with self.log.open("ab") as log, output.open("wb") as out:
             self.process = start("namesrv", *self._file, *settings, stdout=out, stderr=log)

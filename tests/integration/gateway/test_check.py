@@ -16,7 +16,7 @@ import pytest
 
 from broker_gateway.transport.certificates import trial_certificate
 from lakebroker_testing.client import Client
-from lakebroker_testing.gateway import ROOT, Gateway, NameServer, command
+from lakebroker_testing.gateway import ROOT, Gateway, NameServer, command, settings_of
 from lakebroker_testing.prestarted import Limits, run
 from structured_streaming.lake import create_tables
 
@@ -35,7 +35,7 @@ def checked(
         "mappedFileSizeCommitLog": SMALL,
         **options,
     }
-    settings = [part for name, value in given.items() for part in ("--set", f"{name}={value}")]
+    settings = settings_of(given)
     words = ("gateway", "--check", "--json", *arguments, *settings)
     if wrapper:
         done = subprocess.run(
@@ -70,7 +70,7 @@ def test_a_host_that_fits_and_no_store_is_made(tmp_path: Path) -> None:
 def test_the_table_has_every_finding_and_its_remedy(tmp_path: Path) -> None:
     (tmp_path / "others").write_text("x")
     given = {**FREE, "brokerId": "3"}
-    settings = [part for name, value in given.items() for part in ("--set", f"{name}={value}")]
+    settings = settings_of(given)
     words = ("gateway", "--check", "--store", str(tmp_path), *settings)
     done = run(*words, env={**os.environ, "COLUMNS": "80"})
     assert done.returncode == 1

@@ -13,7 +13,7 @@ from broker_gateway.protocol.command import Command
 from broker_gateway.transport.remoting.client import RemotingClient
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_testing.client import OPTIONS, Client
-from lakebroker_testing.gateway import Gateway
+from lakebroker_testing.gateway import Gateway, settings_of
 from lakebroker_testing.prestarted import start
 from tests.support.waiting import LIMIT_S
 
@@ -60,7 +60,7 @@ def test_a_name_server_whose_log_has_no_reader_serves_and_stops(tmp_path: Path) 
         "kvConfigPath": str(tmp_path / "kv.json"),
         "configStorePath": str(tmp_path / "namesrv.properties"),
     }
-    settings = [part for name, value in options.items() for part in ("--set", f"{name}={value}")]
+    settings = settings_of(options)
     with contextlib.ExitStack() as pipes:
         (said, output), (log, errors) = (
             [

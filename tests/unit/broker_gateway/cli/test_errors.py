@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 from broker_gateway.cli.admin_commands import _when
 from broker_gateway.cli.gateway_calls import failed
 from broker_gateway.cli.main import app
+from lakebroker_testing.gateway import settings_of
 from lakebroker_testing.ports import free_ports
 from store.log.record import Host, PendingRecord
 from store.message_store import MessageStore
@@ -256,7 +257,7 @@ def test_all_bad_options_are_named(tmp_path: Path) -> None:
         "brokerIP1": "localhost",
         "traceOn": "yes",
     }
-    settings = [part for name, value in bad.items() for part in ("--set", f"{name}={value}")]
+    settings = settings_of(bad)
     text = said("gateway", "--store", str(tmp_path / "store"), *settings)
     for name, value in bad.items():
         assert text.count(f"option {name}={value}: ") == 1
