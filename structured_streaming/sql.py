@@ -160,7 +160,8 @@ def tables_in(
     source: Mapping[str, str] | None = None,
     tell: Callable[[str], None] = lambda line: None,
 ) -> SessionTables:
-    """What statements of a session that is there may name of a lake; with `source`, as of `union_session`. Raises LakeError."""
+    """The tables, views and functions of a lake for an existing session; with `source`, joined with the logs as by `union_session`.
+    Raises LakeError."""
     lake = lake_in(session, location)
     return UnionTables(session, lake, source, tell) if source else names_of(session, lake)
 

@@ -93,7 +93,7 @@ class LakeNames:
 
 
 def unreadable(session: SparkSession, name: str, why: str) -> DataFrame:
-    """What stands for a table that cannot be read: it has its columns, and whoever asks for rows is told why there are none."""
+    """Stands in for a table that cannot be read: it has the columns of the table, and reading its rows fails with the reason."""
     from pyspark.sql.functions import lit, raise_error
     from pyspark.sql.pandas.types import from_arrow_schema
 

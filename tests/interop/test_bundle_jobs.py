@@ -4,7 +4,7 @@ without hard links, as volumes have none. `make evidence` runs them on every Spa
 
 | part | test |
 |---|---|
-| commands in a session that is there | `tests/integration/spark/test_provided_session.py` |
+| commands in an existing session | `tests/integration/spark/test_provided_session.py` |
 | tables of a catalog | `tests/integration/spark/test_catalog.py` |
 | commands over a catalog | `tests/interop/test_catalogs.py` |
 """

@@ -198,10 +198,8 @@ def _process(command: Sequence[str], output: Path) -> Iterator[subprocess.Popen[
     """What it prints goes to the file. Interrupted when the block is left early, so that it ends what it started."""
     process = None
     try:
-        with (
-            output.open("wb") as out,
-            _signals_wait() as resume,
-        ):  # one between fork and assignment would leave an orphan
+        # a signal between fork and assignment would leave an orphan
+        with output.open("wb") as out, _signals_wait() as resume:
             process = subprocess.Popen(
                 command, stdout=out, stderr=subprocess.STDOUT, cwd=ROOT, preexec_fn=resume
             )

@@ -1,4 +1,4 @@
-"""What a session of the reput is told of addresses, what Spark says of workers without lakebroker, and when a JVM is expected to end."""
+"""The session of the reput: its addresses, its error for workers without lakebroker, and how long it waits for the end of a JVM."""
 
 from __future__ import annotations
 
@@ -63,6 +63,15 @@ def test_workers_without_lakebroker_are_told_of() -> None:
     )
 
 
+class EndsWhenGivenTime(subprocess.Popen[bytes]):
+    """A process that waits for its input, which ends as soon as somebody has time to wait for the process."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        if timeout != 0 and self.stdin is not None:
+            self.stdin.close()
+        return super().wait(timeout)
+
+
 @pytest.mark.parametrize("connection_broke", [True, False])
 def test_a_jvm_is_given_time_to_end_where_a_connection_to_it_broke(
     monkeypatch: pytest.MonkeyPatch, connection_broke: bool
@@ -71,8 +80,9 @@ def test_a_jvm_is_given_time_to_end_where_a_connection_to_it_broke(
     reason = Py4JNetworkError("broken") if connection_broke else OSError("no space left")
     error = LakeError("the batch failed")
     error.__cause__ = reason
-    ends_when_told = [sys.executable, "-c", "import time; time.sleep(1)" if connection_broke else "input()"]
-    with subprocess.Popen(ends_when_told, stdin=subprocess.PIPE) as jvm:
+    with EndsWhenGivenTime(
+        [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as jvm:
         assert jvm_ends(jvm, error) is connection_broke
 
 
