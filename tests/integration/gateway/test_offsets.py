@@ -13,6 +13,7 @@ from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_pb.google.protobuf.timestamp_pb2 import Timestamp
 from lakebroker_testing.client import Client
 from lakebroker_testing.gateway import Gateway
+from tests.integration.gateway.test_admin_commands import answer, run
 from tests.integration.gateway.test_retention import AT_ONCE, BODY, SEGMENT, drain, first_segment
 from tests.support.waiting import wait_until
 
@@ -119,12 +120,16 @@ def test_a_group_below_the_minimum_goes_on_at_the_minimum(retaining: Gateway, na
     early = drain(client, name, "early")
     client.ack(name, "early", *early)
     assert committed(client, name, "early").offset == 3
+    run(retaining, "group", "create", "at-zero")
+    run(retaining, "offset", "reset", "at-zero", "--topic", name, "--to", "earliest")
     for _ in range(60):
         assert client.send(name, BODY).status.code == pb.OK
     wait_until(lambda: first_segment(retaining) >= 4 * SEGMENT)
     least = query(client, name, pb.BEGINNING)
     assert 3 < least < 63 == query(client, name, pb.END)
     assert query(client, name, pb.TIMESTAMP, Timestamp(seconds=0)) == least
+    (row,) = answer(retaining, "offset", "list", "at-zero")
+    assert (row["committed"], row["behind"]) == (0, 63), "also by what has expired"
     received = drain(client, name, "early")
     least_after = query(client, name, pb.BEGINNING)
     offsets = [message.system_properties.queue_offset for message in received]

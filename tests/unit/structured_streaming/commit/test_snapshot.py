@@ -69,3 +69,16 @@ def test_a_commit_that_is_none_is_a_lake_error_or_passed_over(table: Path, line:
     for opened in (Snapshot, TableLog):
         with contextlib.suppress(LakeError):
             opened(LocalFolder(table))
+
+
+def test_a_path_that_one_commit_removes_and_adds_is_a_file_of_the_table(table: Path) -> None:
+    """In whatever order the commit names both."""
+    before = Snapshot(LocalFolder(table))
+    path = min(before.files)
+    add = {"add": {"path": path, "size": 7, "partitionValues": {}, "modificationTime": 1, "dataChange": True}}
+    remove = {"remove": {"path": path, "deletionTimestamp": 1, "dataChange": True}}
+    lines = "".join(json.dumps(action) + "\n" for action in (add, remove))
+    (table / "_delta_log" / f"{3:020}.json").write_text(lines)
+    before.follow()
+    for snapshot in (before, Snapshot(LocalFolder(table))):
+        assert snapshot.files[path].size == 7

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import itertools
 import json
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
@@ -30,7 +32,7 @@ from structured_streaming.staging.stage import stage
 from structured_streaming.staging.wanted import Wanted
 from structured_streaming.storage.local import LocalFolder
 from structured_streaming.typed.declaration import ACTIVE, FILLING, JSON, Declaration, Schema
-from structured_streaming.typed.fields import SchemaError
+from structured_streaming.typed.fields import SchemaError, TypedField, joined
 from structured_streaming.typed_topics import Asked, TypedTopics
 from structured_streaming.union.followed import FollowedLake
 from tests.support.lakes.empty import empty_lake
@@ -284,6 +286,22 @@ def test_a_type_that_the_column_cannot_hold_is_refused(lake: Path) -> None:
     ):
         evolved(lake, {"type": "object", "properties": {"id": {"type": "string"}}})
     assert DeltaTable(str(lake / "typed_orders")).version() == version
+
+
+NUMBERS = (pa.int32(), pa.int64(), pa.float32(), pa.float64())
+WIDER = {(pa.int64(), pa.int32()), (pa.float64(), pa.int32()), (pa.float64(), pa.float32())}
+
+
+@pytest.mark.parametrize(("column", "field"), [*itertools.permutations(NUMBERS, 2)], ids=str)
+def test_a_number_goes_into_a_column_that_holds_its_every_value(
+    column: pa.DataType, field: pa.DataType
+) -> None:
+    old = [TypedField("n", column)]
+    if (column, field) in WIDER:
+        assert joined(old, [TypedField("n", field)]) == old
+    else:
+        with pytest.raises(SchemaError, match=f"field n is {field} in this schema and {column} in the table"):
+            joined(old, [TypedField("n", field)])
 
 
 def test_names_that_collide_are_refused(lake: Path) -> None:

@@ -21,6 +21,7 @@ from lakebroker_testing.logs import LogWriter
 from store.log.erased import Offsets
 from store.log_source import LogState
 from structured_streaming import sql
+from structured_streaming.commit.table_log import TableLog
 from structured_streaming.embedded.instants import hidden_records
 from structured_streaming.erased import Erased
 from structured_streaming.errors import LakeError, SameBrokerError, SourceError, UnreachableError
@@ -67,6 +68,26 @@ def test_the_newest_instant_is_that_of_the_progress_also_behind_a_crash(
     assert crashed.ends == before.ends
     assert crashed.versions == {"messages": 1, "consume_queue": 2, "reput_progress": 1}
     assert FolderLake(NO_SESSION, lake).newest(["messages", "consume_queue"]) == crashed
+
+
+def test_a_batch_that_is_committed_while_tables_are_looked_at_counts_as_not_there(
+    store: Path, lake: LocalFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its rows would be missing where a table's version is from before and the progress from behind it."""
+    first, second, end = cuts(store, 2)
+    commit(lake.path, manifest(lake.path, store, first, second))
+    versions = FolderLake(NO_SESSION, lake)
+    versions.newest(["messages"])
+    follow, late = TableLog.follow, [manifest(lake.path, store, second, end)]
+
+    def followed(table: TableLog) -> None:
+        follow(table)
+        while late:
+            commit(lake.path, late.pop())
+
+    monkeypatch.setattr(TableLog, "follow", followed)
+    found = versions.newest(["messages"])
+    assert (list(found.ends.values()), found.versions) == ([second], {"messages": 2, "reput_progress": 1})
 
 
 def test_a_reader_changes_nothing(store: Path, lake: LocalFolder) -> None:
