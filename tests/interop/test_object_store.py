@@ -347,7 +347,7 @@ def test_a_run_that_ends_by_itself_does_so_without_the_store(
     assert "error sending request" in said.splitlines()[-1]
 
 
-@LONG  # until that is noticed, minutes of tries are over
+@LONG  # until that is noticed, minutes of tries are over; that such a store is away: `storage/test_objects.py`
 def test_a_reput_tells_that_its_store_hangs(tmp_path: Path, store: ObjectStore, location: str) -> None:
     log = written(tmp_path / "store", "broker-a", RECORDS)
     process = reput(log, location, "--batch-bytes", str(1 << 20), program=IMPATIENT)

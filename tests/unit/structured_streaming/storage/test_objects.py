@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 import ssl
 import threading
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from pyarrow.fs import SubTreeFileSystem
 from broker_gateway.transport.certificates import trial_certificate
 from lakebroker_testing.ports import free_ports
 from structured_streaming.errors import StoreAwayError
+from structured_streaming.storage import objects
 from structured_streaming.storage.objects import ObjectFolder
 
 
@@ -73,6 +75,15 @@ def test_nobody_there_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free_ports(1)[0]}")
     with pytest.raises(StoreAwayError):
         ObjectFolder("s3://bucket", "lake").names()
+
+
+def test_a_store_that_takes_a_connection_and_answers_nothing_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(objects, "_REQUEST_S", 0.1)
+    monkeypatch.setattr(objects, "_RETRIES", 1)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        with pytest.raises(StoreAwayError):
+            ObjectFolder("s3://bucket", "lake").names()
 
 
 def test_a_certificate_that_nobody_trusts_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
