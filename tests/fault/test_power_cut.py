@@ -203,7 +203,7 @@ def contents(store: MessageStore) -> dict[int, Written]:
 
 
 def assert_zero_behind(store: MessageStore) -> None:
-    segments = store._log.segments
+    segments = store.segments
     if segments:
         last = segments[-1]
         assert not any(last.view[store.max_offset - last.start :]), "something is left behind the end"

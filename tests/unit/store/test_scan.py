@@ -29,7 +29,6 @@ from store.log.record import (
 from store.scan import (
     BAD_CRC,
     Scan,
-    _wrong,
     as_bytes,
     find_property,
     gather,
@@ -54,7 +53,7 @@ def text(found: Scan, start: int, length: int) -> str:
     return bytes(found.buffer[start : start + length]).decode("utf-8", "replace")
 
 
-def test_crcs_are_checked_alike_by_compiled_code_and_without_it() -> None:
+def test_crcs_are_checked_alike_by_compiled_code_and_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
     records = [pending(b"x" * n, encode_properties({"KEYS": f"k{n}"})) for n in range(40)]
     assert checked.AVAILABLE, "the installed zlib-ng does not offer its CRC to compiled code"
     for crc in (True, False):
@@ -67,7 +66,10 @@ def test_crcs_are_checked_alike_by_compiled_code_and_without_it() -> None:
             data[rows[each, BODY_START]] ^= 1
         found = checked.wrong(as_bytes(data), rows)
         assert np.flatnonzero(found).tolist() == list(damaged)
-        assert found.tolist() == _wrong(as_bytes(data), rows).tolist()
+        for compiled in (True, False):
+            with monkeypatch.context() as patch:
+                patch.setattr(checked, "AVAILABLE", compiled)
+                assert np.array_equal(scan(bytes(data), 0).rows, rows[~found])
 
 
 def test_one_compiled_walk_serves_every_kind_of_buffer(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from store.errors import StoreDamagedError
-from store.index import run_file as index_file
 from store.index.file_run import FileRun
 from store.index.run_file import HEADER, list_runs
 from store.index.time_search import BoundaryType
@@ -142,12 +141,12 @@ def test_each_bit_that_flips_while_the_store_is_in_use(
     path, original = middle(written[0]), middle(written[0]).read_bytes()
     run = next(each for each in store.index.runs() if isinstance(each, FileRun) and each.path == path)
     wanted = [run.find(key) for key in KEYS], [run.following(key) for key in KEYS], run.starts().tolist()
-    first = run.find(KEYS[0])
+    first, remake = run.find(KEYS[0]), run.remake
     assert first is not None
     codes = run.entries(KEYS[0], 0, first[1]).codes.tolist()
     for at in range(0, len(original), rounds(31, 7)):
-        run.file = index_file.IndexFile(path)  # nothing of it is in memory
-        run._remade = 0
+        run = FileRun(path)  # nothing of it is in memory
+        run.remake = remake
         flip(path, at)
         found = [run.find(key) for key in KEYS], [run.following(key) for key in KEYS], run.starts().tolist()
         assert found == wanted, at

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from functools import partial
@@ -17,6 +18,7 @@ from store.index.queue_index import QueueIndex
 from store.index.run_file import list_runs
 from store.index.time_search import BoundaryType
 from store.log.record import Host, PendingRecord
+from store.log.retention import Rules
 from store.message_store import MessageStore
 from tests.suite.evidence import rounds
 
@@ -105,8 +107,10 @@ def test_over_memory_and_files_and_behind_what_was_deleted(tmp_path: Path, clock
 
     everywhere(0)
     held = store.at_time("t", 0)
-    segments = store._log.take_out(2)
-    store.index.drop_below(store.min_offset)
+    store.flush()
+    rules = Rules(reserved_s=-math.inf, at_a_time=2)
+    segments = store.retain(rules, 0, store.max_offset, by_hand=True).segments
+    assert len(segments) == 2
     least = store.index.min_offset("t", 0)
     assert least > 50
     everywhere(least)
@@ -131,7 +135,7 @@ def test_damage_and_holes_are_passed_over(tmp_path: Path, clock: Clock) -> None:
     assert offset_at(store, 150) == behind + 50
     assert offset_at(store, 99, UPPER) == 99
     damaged = int(store.index.entries("t", 0, behind + 50, 1).offsets[0])
-    store._log.segment_at(damaged).view[damaged + 4 : damaged + 8] = b"????"
+    store.read(damaged + 4, 4)[:] = b"????"
     assert offset_at(store, 150) == behind + 51
     assert offset_at(store, 150, UPPER) == behind + 49
     store.close()

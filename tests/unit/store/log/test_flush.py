@@ -8,23 +8,24 @@ from pathlib import Path
 import pytest
 
 from store.log.record import Host, PendingRecord
-from store.message_store import MessageStore, StoreOptions
+from store.message_store import MessageStore
+from store.opening import StoreOptions, open_parts
 
 
 def test_a_listener_that_fails_keeps_nobody_from_the_next_flush(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     host = Host("127.0.0.1", 10911)
-    store = MessageStore.open(
-        tmp_path / "store", StoreOptions(broker="b", cluster="c", segment_size=1 << 20, store_host=host)
-    )
+    options = StoreOptions(broker="b", cluster="c", segment_size=1 << 20, store_host=host)
+    parts = open_parts(tmp_path / "store", options)
+    store = MessageStore(parts, options.time_ns)
     told: list[int] = []
 
     def broken(offset: int) -> None:
         raise ValueError("broken")
 
-    store._flusher.on_flushed(broken)
-    store._flusher.on_flushed(told.append)
+    parts.flusher.on_flushed(broken)
+    parts.flusher.on_flushed(told.append)
     for _ in range(2):
         store.append([PendingRecord("t", 0, b"x", b"", 1, host.packed)])
         flushed = threading.Event()

@@ -9,8 +9,10 @@ import resource
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,6 +28,7 @@ STEP = 16 * PAGE
 SEGMENT = 100 * PAGE
 BUSY = 3600.0
 Call = tuple[int, int, int]
+CaughtUp = Callable[[], None]
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
@@ -49,11 +52,26 @@ class Calls:
 
 
 @pytest.fixture
+def caught_up(monkeypatch: pytest.MonkeyPatch) -> CaughtUp:
+    """Waits until the thread of the newest page cache has done what it was given."""
+    threads: list[ThreadPoolExecutor] = []
+
+    def started(**given: Any) -> ThreadPoolExecutor:
+        threads.append(ThreadPoolExecutor(**given))
+        return threads[-1]
+
+    monkeypatch.setattr("store.log.page_cache.ThreadPoolExecutor", started)
+    return lambda: threads[-1].submit(lambda: None).result(60)
+
+
+@pytest.fixture
 def segments(tmp_path: Path) -> list[Segment]:
     return [Segment.create(tmp_path, number * SEGMENT, SEGMENT) for number in range(2)]
 
 
-def written(pages: PageCache, segments: list[Segment], calls: Calls, upto: int, by: int) -> None:
+def written(
+    pages: PageCache, segments: list[Segment], calls: Calls, caught_up: CaughtUp, upto: int, by: int
+) -> None:
     """As the log does: asks again at the offset it was told; each step ends before the log goes on."""
     again, seen = -1, 0
     for offset in range(0, upto, by):
@@ -66,15 +84,16 @@ def written(pages: PageCache, segments: list[Segment], calls: Calls, upto: int, 
         for begin, length, _ in calls.log[seen:]:
             assert begin + length <= offset + 2 * STEP, "no further ahead"
         seen = len(calls.log)
-        pages._submit(lambda: None).result(5)
+        caught_up()
 
 
 def test_every_page_of_a_busy_log_is_brought_in_once_before_the_log_is_there_and_over_the_roll(
     segments: list[Segment],
+    caught_up: CaughtUp,
 ) -> None:
     calls = Calls()
     pages = PageCache(STEP, BUSY, advise=calls)
-    written(pages, segments, calls, 2 * SEGMENT - 3 * STEP, 1000)
+    written(pages, segments, calls, caught_up, 2 * SEGMENT - 3 * STEP, 1000)
     end = calls.log[0][0]
     assert end < STEP, "nothing is known of the rate at first"
     for begin, length, advice in calls.log:
@@ -89,11 +108,11 @@ def test_every_page_of_a_busy_log_is_brought_in_once_before_the_log_is_there_and
 
 @pytest.mark.parametrize("busy_s", [0.0, 1e-12])
 def test_a_log_that_flushes_before_it_gets_there_is_left_alone(
-    segments: list[Segment], busy_s: float
+    segments: list[Segment], caught_up: CaughtUp, busy_s: float
 ) -> None:
     calls = Calls()
     pages = PageCache(STEP, busy_s, advise=calls)
-    written(pages, segments, calls, SEGMENT, PAGE)
+    written(pages, segments, calls, caught_up, SEGMENT, PAGE)
     assert calls.log == []
     pages.close()
 
@@ -124,10 +143,10 @@ def test_no_second_step_while_one_is_under_way(segments: list[Segment]) -> None:
     pages.close()
 
 
-def test_an_old_kernel_is_given_hints(segments: list[Segment]) -> None:
+def test_an_old_kernel_is_given_hints(segments: list[Segment], caught_up: CaughtUp) -> None:
     calls = Calls(errno.EINVAL, on=(POPULATE_WRITE,))
     pages = PageCache(STEP, BUSY, advise=calls)
-    written(pages, segments, calls, SEGMENT, PAGE)
+    written(pages, segments, calls, caught_up, SEGMENT, PAGE)
     kinds = [advice for _, _, advice in calls.log]
     assert kinds == [POPULATE_WRITE] + [WILLNEED] * (len(kinds) - 1)
     assert len(kinds) > 3
@@ -135,11 +154,11 @@ def test_an_old_kernel_is_given_hints(segments: list[Segment]) -> None:
 
 
 def test_what_fails_is_said_once_and_tried_at_the_next_step(
-    segments: list[Segment], caplog: pytest.LogCaptureFixture
+    segments: list[Segment], caught_up: CaughtUp, caplog: pytest.LogCaptureFixture
 ) -> None:
     calls = Calls(errno.EFAULT, on=(POPULATE_WRITE,))
     pages = PageCache(STEP, BUSY, advise=calls)
-    written(pages, segments, calls, SEGMENT, PAGE)
+    written(pages, segments, calls, caught_up, SEGMENT, PAGE)
     assert len(calls.log) > 3
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
@@ -148,14 +167,14 @@ def test_what_fails_is_said_once_and_tried_at_the_next_step(
 
 
 def test_a_segment_that_was_deleted_meanwhile_is_left_alone(
-    segments: list[Segment], caplog: pytest.LogCaptureFixture
+    segments: list[Segment], caught_up: CaughtUp, caplog: pytest.LogCaptureFixture
 ) -> None:
     pages = PageCache(STEP, BUSY, PAGE)
     pages.reached(segments[0], None, 0)
     segments[0].close()
     pages.reached(segments[0], None, STEP)
     pages.made(segments[0])
-    pages._submit(lambda: None).result(5)
+    caught_up()
     assert pages.steps == {WILLNEED: 0, POPULATE_WRITE: 0}
     assert caplog.records == []
     pages.close()
@@ -188,19 +207,28 @@ open_store = partial(logs.open_store, segment_size=1 << 20, prefault_bytes=STEP,
 
 @pytest.mark.parametrize("flush", list(FlushMode))
 @pytest.mark.parametrize("warm", [0, 64 * PAGE])
-def test_nothing_is_changed_beside_appends(tmp_path: Path, flush: FlushMode, warm: int) -> None:
+def test_nothing_is_changed_beside_appends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caught_up: CaughtUp, flush: FlushMode, warm: int
+) -> None:
+    caches: list[PageCache] = []
+
+    def page_cache(*given: Any) -> PageCache:
+        caches.append(PageCache(*given))
+        return caches[-1]
+
+    monkeypatch.setattr("store.opening.PageCache", page_cache)
     store = open_store(tmp_path, flush=flush, flush_interval_ms=60_000, warm_bytes=warm)
     bodies = [os.urandom(500 + number % 3000) for number in range(4000)]
-    pages, placed = store._allocator._pages, []
+    placed = []
     for number, body in enumerate(bodies):
         placed += store.append([PendingRecord("t", 0, body, b"", 1, HOST.packed, tags_code=0)])
         if number % 10 == 0:
-            pages._submit(lambda: None).result()  # its thread keeps up, however busy the machine is
-    steps = pages.steps
+            caught_up()  # its thread keeps up, however busy the machine is
+    (pages,) = caches
     if flush is FlushMode.ASYNC_FLUSH or warm:
-        assert sum(steps.values()) > 10
+        assert sum(pages.steps.values()) > 10
     else:
-        assert sum(steps.values()) == 0, "who waits for the disk does not wait for zeros"
+        assert sum(pages.steps.values()) == 0, "who waits for the disk does not wait for zeros"
     for body, each in zip(bodies, placed, strict=True):
         assert bytes(store.record(each.physical_offset, each.size).body) == body
     assert not any(len(part.bad_reason) for part in store.scan_from(store.min_offset))
@@ -237,7 +265,7 @@ def test_warmed_segments_are_locked_until_the_log_is_behind_them(
 
 
 def test_a_lock_that_is_refused_names_the_limit_and_stops_nothing(
-    segments: list[Segment], caplog: pytest.LogCaptureFixture
+    segments: list[Segment], caught_up: CaughtUp, caplog: pytest.LogCaptureFixture
 ) -> None:
     def refuse(segment: Segment) -> None:
         raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
@@ -245,7 +273,7 @@ def test_a_lock_that_is_refused_names_the_limit_and_stops_nothing(
     calls = Calls()
     pages = PageCache(0, warm_bytes=32 * PAGE, advise=calls, lock=refuse)
     pages.made(segments[1])
-    pages._submit(lambda: None).result(5)
+    caught_up()
     assert [each[1:] for each in calls.log] == [(32 * PAGE, POPULATE_WRITE)] * 3 + [
         (4 * PAGE, POPULATE_WRITE)
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import sys
 import threading
@@ -18,7 +19,8 @@ from lakebroker_testing import logs
 from store.index.run_file import list_runs
 from store.index.time_search import BoundaryType
 from store.log.record import Host, PendingRecord
-from store.message_store import MessageStore, Removed
+from store.log.retention import Rules
+from store.message_store import MessageStore
 from store.tools.self_check import MAX_DAMAGE, NEWEST, Found, self_check
 
 SEGMENT = 1 << 16
@@ -46,9 +48,7 @@ def wait_for_files(folder: Path, count: int) -> None:
 
 def damage_at(store: MessageStore, topic: str, queue_offset: int, at: int, data: bytes) -> int:
     offset = int(store.index.entries(topic, 0, queue_offset, 1).offsets[0])
-    segment = store._log.segment_at(offset)
-    position = offset - segment.start + at
-    segment.view[position : position + len(data)] = data
+    store.read(offset + at, len(data))[:] = data
     return offset
 
 
@@ -61,7 +61,7 @@ def test_a_whole_store_has_no_damage_in_memory_and_in_files(tmp_path: Path) -> N
     wait_for_files(tmp_path, 15)
     found = look(store)
     assert (found.places, found.damage) == (0, [])
-    assert (found.segments, found.queues) == (len(store._log.segments), 2)
+    assert (found.segments, found.queues) == (len(store.segments), 2)
     assert found.entries == NEWEST + 1, "two of the newest of t are holes"
     store.close()
     store = open_store(tmp_path)
@@ -94,19 +94,20 @@ def test_an_entry_that_points_at_something_else_is_described(
     store.close()
 
 
-def test_segments_missing_shorter_or_out_of_their_row(tmp_path: Path) -> None:
+def test_segments_missing_shorter_or_out_of_their_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = open_store(tmp_path)
     put(store, 300, body=b"x" * 1000)
     names = sorted(path.name for path in (tmp_path / "commitlog").iterdir())
     (tmp_path / "commitlog" / names[1]).rename(tmp_path / "gone")
-    os.truncate(store._log.segments[-1].path, SEGMENT + 1)
-    removed = store._log.segments.pop(2)
+    os.truncate(store.segments[-1].path, SEGMENT + 1)
+    monkeypatch.setattr(MessageStore, "segments", [*store.segments[:2], *store.segments[3:]])
     found = look(store)
     assert (found.segment_places, found.places) == (3, 0)
     assert f"{names[1]} cannot be looked at" in found.damage[0]
     assert f"has {SEGMENT + 1} bytes, expected {SEGMENT}" in found.damage[1]
     assert f"expected offset {2 * SEGMENT}" in found.damage[2]
-    store._log.segments.insert(2, removed)
     store.close()
 
 
@@ -116,7 +117,9 @@ def test_what_retention_takes_away_meanwhile_is_no_damage(tmp_path: Path) -> Non
     put(store, 300, body=b"x" * 1000)
     wait_for_files(tmp_path, 15)
     check = self_check(store, 0, 1000)
-    Removed(store._log.take_out(2), store.index.drop_below(store.min_offset)).dispose()
+    store.flush()
+    store.retain(Rules(reserved_s=-math.inf, at_a_time=2), 0, store.max_offset, by_hand=True).dispose()
+    assert store.min_offset == 2 * SEGMENT
     damage_at(store, "t", 299, 4, b"????")
     found = check.run()
     assert [text[:9] for text in found.damage] == ["entry 299"]
