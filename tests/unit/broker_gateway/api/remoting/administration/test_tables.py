@@ -112,9 +112,9 @@ def test_a_table_without_versions_is_made_anew_for_who_asks_after_it_was_begun()
             return asyncio.create_task(tables.table(Peer(), "t", lambda: None, maker.make))  # type: ignore[arg-type]
 
         first = ask()
-        await asyncio.sleep(0.01)
+        await settle()
         later = [ask() for _ in range(10)]
-        await asyncio.sleep(0.01)
+        await settle()
         maker.go.set()
         assert await first == 1
         assert [await each for each in later] == [2] * 10
