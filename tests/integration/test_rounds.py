@@ -37,7 +37,7 @@ def rounds(folder: Path, tests: str, *options: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [*command, *options, "--", str(file), "-p", "no:cacheprovider"],
         cwd=ROOT,
-        env={**os.environ, "TMPDIR": str(folder)},
+        env={**os.environ, "TMPDIR": str(folder), "PYTEST_ADDOPTS": ""},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
