@@ -99,6 +99,7 @@ class InProcessBroker(InProcessClient):
 
     store: FaultyStore
     broker: Broker
+    loop: ManualLoop
     replayed: Replayed
 
     def __init__(
@@ -152,15 +153,15 @@ class InProcessBroker(InProcessClient):
 
     def advance(self, seconds: float) -> None:
         """Moves the clock on; timers and scheduled tasks on the way run at their times. Raises EscapedError."""
-        self._loop.advance(seconds)
+        self.loop.advance(seconds)
 
     def jump(self, seconds: float) -> None:
         """Moves the clock on at once: what is due runs once, as after the process was stopped for a while."""
-        self._loop.jump(seconds)
+        self.loop.jump(seconds)
 
     def settle(self) -> None:
         """Runs what is ready. Calls do that; only who uses `broker` directly needs it."""
-        self._loop.settle()
+        self.loop.settle()
 
     # -- calls
 
@@ -180,7 +181,8 @@ class InProcessBroker(InProcessClient):
     ) -> Call:
         """Begins a call of MessagingService, Admin or AdminService; `request` may be bytes. `timeout`: deadline, s.
 
-        `gone`: its client goes away once it is served, before the tick's end would answer it.
+        `gone`: its client goes away once it is served, before the tick's end would answer it. On the event loop itself
+        (`loop.call_soon`) it may be called too.
         """
         found = self._methods.get(method)
         if found is None:
@@ -188,13 +190,13 @@ class InProcessBroker(InProcessClient):
         metadata = {} if client_id is None else {"x-mq-client-id": client_id}
         context = CallContext(metadata, peer, timeout, ("127.0.0.1", 8081))
         call = Call(method)
-        self._loop.call_soon(call.invoke, found, request, context)
+        self.loop.call_soon(call.invoke, found, request, context)
         if gone:
-            self._loop.call_soon(call.cancel)
+            self.loop.call_soon(call.cancel)
         if timeout is not None:
-            self._loop.call_later(timeout, call.expire)
-        if not self._one_tick:
-            self._loop.settle()
+            self.loop.call_later(timeout, call.expire)
+        if not self._one_tick and not self.loop.is_running():
+            self.loop.settle()
         return call
 
     @contextlib.contextmanager
@@ -205,12 +207,12 @@ class InProcessBroker(InProcessClient):
             yield
         finally:
             self._one_tick = False
-            self._loop.settle()
+            self.loop.settle()
 
     def hang_up(self, call: Call) -> None:
         """The client of a call goes away; it is not answered any more."""
-        self._loop.call_soon(call.cancel)
-        self._loop.settle()
+        self.loop.call_soon(call.cancel)
+        self.loop.settle()
 
     def telemetry(
         self, requests: AsyncIterator[service_pb2.TelemetryCommand], context: CallContext
@@ -223,7 +225,7 @@ class InProcessBroker(InProcessClient):
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Runs a coroutine of the broker, such as `broker.administration.offset_changes.reset(...)`; raises what it raises."""
-        return self._loop.complete(work)
+        return self.loop.complete(work)
 
     def do(self, work: Callable[[], T]) -> T:
         """Calls a function of the broker that wants to be on its event loop; raises what it raises."""
@@ -276,15 +278,15 @@ class InProcessBroker(InProcessClient):
 
         Nothing happens when it has ended already, as after a start that failed.
         """
-        if self._loop.is_closed():
+        if self.loop.is_closed():
             return
         try:
-            self._loop.complete(self.broker.drain())
-            self._loop.complete(self.broker.stop())
+            self.loop.complete(self.broker.drain())
+            self.loop.complete(self.broker.stop())
         except BaseException:
             self._drop()
             raise
-        self._loop.close()
+        self.loop.close()
         self.store.close()
 
     def flush(self) -> None:
@@ -305,7 +307,7 @@ class InProcessBroker(InProcessClient):
         config, _ = config_of(self.options)
         self.store = self._open(config)
         self._streams: list[AsyncIterator[service_pb2.TelemetryCommand]] = []
-        loop = self._loop = ManualLoop(self.clock, lambda: self.store.waited_for)
+        loop = self.loop = ManualLoop(self.clock, lambda: self.store.waited_for)
         metrics = Metrics(config.broker.broker_cluster_name, config.broker.broker_name)
         try:
             compare_with_lake(config, self.store)
@@ -350,11 +352,11 @@ class InProcessBroker(InProcessClient):
 
     def _drop(self) -> None:
         """Ends it without a word to anybody; the files are not its own any more. Nothing happens the second time."""
-        if self._loop.is_closed():
+        if self.loop.is_closed():
             return
         with contextlib.suppress(EscapedError):
-            self._loop.abandon()
-        self._loop.close()
+            self.loop.abandon()
+        self.loop.close()
         with contextlib.suppress(StoreError, OSError):
             self.store.close()
 

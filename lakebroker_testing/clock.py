@@ -72,8 +72,10 @@ class _Selector(selectors.DefaultSelector):
     """Tells the loop that it has nothing to do, where another would sleep."""
 
     idle: Callable[[float | None], float]
+    selects = 0
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        self.selects += 1
         if timeout is None or timeout > 0:
             timeout = self.idle(timeout)
         return super().select(timeout)
@@ -83,7 +85,7 @@ class ManualLoop(asyncio.SelectorEventLoop):
     """An event loop whose `time()` is the clock. `busy` says whether a thread is going to call back: that is waited for."""
 
     def __init__(self, manual: ManualClock, busy: Callable[[], bool] = lambda: False) -> None:
-        selector = _Selector()
+        self._selecting = selector = _Selector()
         selector.idle = self._idle
         super().__init__(selector)
         self._manual = manual
@@ -93,6 +95,11 @@ class ManualLoop(asyncio.SelectorEventLoop):
         self._escaped: list[BaseException] = []
         self.set_default_executor(_InLine(max_workers=1))
         self.set_exception_handler(self._keep)
+
+    @property
+    def iterations(self) -> int:
+        """How many it has begun: what is done within one of them holds up everything else."""
+        return self._selecting.selects
 
     def time(self) -> float:
         return self._manual.monotonic_ns / 1e9

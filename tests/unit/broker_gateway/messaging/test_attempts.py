@@ -56,7 +56,7 @@ def test_what_is_given_back_and_wanted_by_nobody_is_due(broker: InProcessBroker)
 def hung_up(broker: InProcessBroker, **asked: Any) -> None:
     """A receive whose client goes away when it has taken messages and before it is answered."""
     request = receive_request("orders", "billing", wait_ms=0, **asked)
-    broker._loop.call_soon(broker.broker.catalog.put_group, Group("pending"))  # replies wait for the journal
+    broker.loop.call_soon(broker.broker.catalog.put_group, Group("pending"))  # replies wait for the journal
     assert not broker.begin("ReceiveMessage", request, gone=True).done
 
 

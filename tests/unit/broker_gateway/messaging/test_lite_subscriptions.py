@@ -601,7 +601,7 @@ def test_a_lite_topic_that_goes_while_a_receive_searches_is_not_received_from(
 
     with broker.one_tick():
         call = consumer.waits(filter="wanted")
-        broker._loop.call_soon(go)
+        broker.loop.call_soon(go)
     assert not call.done
     assert not broker.broker.deliveries.keys_of_topic("%LMQ%$chat$z")
 

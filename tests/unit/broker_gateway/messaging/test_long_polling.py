@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
 from broker_gateway.messaging.poll import Poll
+from broker_gateway.messaging.take import Taker
 from broker_gateway.runtime.tick import Stage
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_testing.broker import InProcessBroker
@@ -70,12 +72,8 @@ def test_a_send_that_comes_while_receives_wait_their_turn(
     answered.clear()
     with broker.one_tick():
         drain = [broker.begin_receive("orders", "billing", wait_ms=5_000) for _ in range(16)]
-
-        def later() -> None:
-            broker._one_tick = True
-            broker.begin("SendMessage", send_request(message("quiet", b"more")))
-
-        broker._loop.call_later(0, later)
+        more = send_request(message("quiet", b"more"))
+        broker.loop.call_later(0, broker.begin, "SendMessage", more)
     assert all(call.done for call in drain)
     assert answered.index("SendMessage") < 6
 
@@ -85,7 +83,7 @@ def test_who_waits_too_long_for_a_turn_is_refused(broker: InProcessBroker) -> No
     broker.broker.admission.check_waiting()
     with broker.one_tick():
         drain = [broker.begin_receive("orders", "billing", wait_ms=5_000) for _ in range(4)]
-        broker._loop.call_soon(broker.clock.move, 5_100_000_000)
+        broker.loop.call_soon(broker.clock.move, 5_100_000_000)
     codes = [received(call.response)[0] for call in drain]
     assert codes[0] == pb.OK
     assert codes[-1] == pb.TOO_MANY_REQUESTS
@@ -96,14 +94,14 @@ def test_a_drain_that_is_hung_up_or_ends(broker: InProcessBroker) -> None:
     fill(broker)
     with broker.one_tick():
         drain = [broker.begin_receive("orders", "billing", wait_ms=5_000) for _ in range(8)]
-        broker._loop.call_soon(lambda: [call.cancel() for call in drain[4:]])
+        broker.loop.call_soon(lambda: [call.cancel() for call in drain[4:]])
     assert [call.done for call in drain] == [True] * 4 + [False] * 4
     assert broker.broker.admission.pull.under_way == 0
     found = broker.receive("orders", "billing")[1]
     assert found[0].system_properties.queue_offset == 4 * 32
     with broker.one_tick():
         drain = [broker.begin_receive("orders", "billing", wait_ms=5_000) for _ in range(8)]
-        broker._loop.call_soon(broker.broker.parts.long_polling.close)
+        broker.loop.call_soon(broker.broker.parts.long_polling.close)
     assert all(call.done for call in drain)
     assert broker.broker.admission.pull.under_way == 0
 
@@ -130,7 +128,7 @@ def test_a_turn_that_brings_the_next_one_begins_anew(broker: InProcessBroker) ->
         if len(waited) < 4:
             tick.add(Stage.SEARCH, work)
 
-    broker._loop.call_soon(tick.add, Stage.SEARCH, work)
+    broker.loop.call_soon(tick.add, Stage.SEARCH, work)
     broker.settle()
     assert waited == [0.0] * 4
 
@@ -158,12 +156,11 @@ def test_receives_with_costly_filters_search_one_in_a_tick(
     broker: InProcessBroker, monkeypatch: pytest.MonkeyPatch, waiting: bool
 ) -> None:
     ticks: list[int] = []
-    taker, tick = broker.broker.parts.long_polling._taker, broker.broker.parts.long_polling._tick
-    take = taker.take
+    take = Taker.take
 
-    def counted(poll: Poll) -> bool:
-        ticks.append(tick.number)
-        return take(poll)
+    def counted(taker: Taker, poll: Poll) -> bool:
+        ticks.append(broker.broker.tick.number)
+        return take(taker, poll)
 
     def begin() -> list[Call]:
         return [
@@ -175,11 +172,11 @@ def test_receives_with_costly_filters_search_one_in_a_tick(
         broker.create_group(f"group-{number}")
     if waiting:
         calls = begin()
-        monkeypatch.setattr(taker, "take", counted)
+        monkeypatch.setattr(Taker, "take", counted)
         costly(broker, 1)
     else:
         costly(broker, 1)
-        monkeypatch.setattr(taker, "take", counted)
+        monkeypatch.setattr(Taker, "take", counted)
         with broker.one_tick():
             calls = begin()
     assert [len(received(call.response)[1]) for call in calls] == [1] * 6
@@ -190,22 +187,17 @@ def test_receives_with_costly_filters_search_one_in_a_tick(
 def test_who_was_woken_and_goes_before_it_searched_wakes_the_next(
     broker: InProcessBroker, hangs_up: bool
 ) -> None:
-    polling, wakeups = broker.broker.parts.long_polling, broker.broker.core.wakeups
-    serve = polling._serve
+    others = ("audit", "mail")  # they search first, one in a tick
+    for group in others:
+        broker.create_group(group)
+        broker.begin_receive("orders", group, wait_ms=90_000, filter=COSTLY)
     first, second = (
-        broker.begin_receive("orders", "billing", wait_ms=60_000, filter=COSTLY) for _ in range(2)
+        broker.begin_receive("orders", "billing", wait_ms=wait_ms, filter=COSTLY)
+        for wait_ms in (60_000, 90_000)
     )
-
-    def serve_and_go(poll: Poll) -> bool:
-        found = serve(poll)
-        wakeups.serve_by(serve)
-        if hangs_up:
-            first.cancel()
-        else:
-            polling._expired(poll)
-        return found
-
-    wakeups.serve_by(serve_and_go)
-    costly(broker, 1)
+    goes = first.cancel if hangs_up else partial(broker.clock.move, 60_000_000_000)
+    with broker.one_tick():
+        broker.begin("SendMessage", send_request(message("orders", b"m", properties={"a": "x"})))
+        broker.loop.call_soon(broker.broker.tick.add, Stage.JOURNAL, goes)  # all were woken
     assert [first.done, second.done] == [not hangs_up, True]
     assert len(second.messages) == 1

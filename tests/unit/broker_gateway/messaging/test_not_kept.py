@@ -23,6 +23,7 @@ from lakebroker_pb.lakebroker.admin.v1 import admin_pb2
 from lakebroker_testing.broker import InProcessBroker
 from lakebroker_testing.messages import message, send_request
 from store.log.record import PendingRecord, tags_code
+from tests.support.brokers.journaled import parts
 
 _LOCAL = CallContext({}, "127.0.0.1:5", None, ("127.0.0.1", 8081))
 KEY = QueueKey("g", "t", 0)
@@ -32,12 +33,12 @@ def full(*_: object) -> None:
     raise OSError(28, "No space left on device")
 
 
-def prepared(broker: Broker) -> None:
+def prepared(process: InProcessBroker) -> None:
     """Topic `t` with five messages, of which group `g` has two in flight."""
+    broker, store = process.broker, process.store
     broker.catalog.put_topic(Topic("t", 1, 1))
     broker.catalog.put_group(Group("g", 3))
-    host = broker._store.store_host.packed
-    broker._store.append([PendingRecord("t", 0, b"x", b"", 1, host)] * 5)
+    store.append([PendingRecord("t", 0, b"x", b"", 1, store.store_host.packed)] * 5)
     state = broker.deliveries.queue(KEY)
     for offset in (0, 1):
         state.restore(InFlight(offset, 1, 1 << 60, 1, str(offset), "me"))
@@ -46,14 +47,15 @@ def prepared(broker: Broker) -> None:
     broker.journal.write()
 
 
-def known(broker: Broker) -> tuple[object, ...]:
-    index, state = broker._store.index, broker.deliveries.known(KEY)
+def known(process: InProcessBroker) -> tuple[object, ...]:
+    broker = process.broker
+    state = broker.deliveries.known(KEY)
     assert state is not None
     topics = {each.name: each for each in broker.catalog.topics()}
     return (
         topics,
         list(broker.catalog.groups()),
-        index.min_offset("t", 0),
+        process.store.index.min_offset("t", 0),
         state.position,
         state.consumer_offset,
     )
@@ -97,42 +99,41 @@ def test_a_change_that_cannot_be_journaled(
     change = CHANGES[what]
     with InProcessBroker(tmp_path) as process:
         broker = process.broker
-        process.do(lambda: prepared(broker))
-        before = known(broker)
+        process.do(lambda: prepared(process))
+        before = known(process)
         told: list[str] = []
         monkeypatch.setattr(broker.registration, "topic_changed", told.append)
         with monkeypatch.context() as patched:
-            patched.setattr(broker._store, "append", full)
+            patched.setattr(process.store, "append", full)
             with pytest.raises((ServiceError, RpcError), match="could not be written to the log"):
                 process.run(change(broker))
             process.advance(0.01)
-        assert known(broker) == before
+        assert known(process) == before
         assert len(told) != 1 or "deleted" in what, "who was told of it is told again"
         process.run(change(broker))
-        after = known_or_none(broker)
+        after = known_or_none(process)
         assert after != before
     with InProcessBroker(tmp_path) as process:
-        assert known_or_none(process.broker) == after
+        assert known_or_none(process) == after
 
 
-def known_or_none(broker: Broker) -> tuple[object, ...] | None:
-    return known(broker) if broker.deliveries.known(KEY) is not None else None
+def known_or_none(process: InProcessBroker) -> tuple[object, ...] | None:
+    return known(process) if process.broker.deliveries.known(KEY) is not None else None
 
 
 @pytest.mark.parametrize("what", ["a deleted topic", "a deleted group", "an offset"])
 def test_a_snapshot_that_is_due_does_not_bring_back_what_was_removed(tmp_path: Path, what: str) -> None:
     with InProcessBroker(tmp_path) as process:
         broker = process.broker
-        process.do(lambda: prepared(broker))
+        process.do(lambda: prepared(process))
         process.do(broker.journal.begin_snapshot)
         process.run(CHANGES[what](broker))
-        after = known_or_none(broker)
-        process.advance(0.1)  # its one part is written in the next tick
-        assert broker.journal._snapshot is None
-        assert broker.journal._snapshot_size
+        after = known_or_none(process)
+        process.advance(0.1)  # its parts are written in the next ticks
+        assert parts(process.store)[-1].snapshot.parts, "the last one was written"
         broker.journal.write_snapshot = lambda: None  # type: ignore[method-assign]
     with InProcessBroker(tmp_path) as process:
-        assert known_or_none(process.broker) == after
+        assert known_or_none(process) == after
 
 
 def test_a_snapshot_that_cannot_be_written_fails_no_change(
@@ -140,7 +141,7 @@ def test_a_snapshot_that_cannot_be_written_fails_no_change(
 ) -> None:
     with InProcessBroker(tmp_path) as process:
         broker = process.broker
-        append, refused = broker._store.append, []
+        append, refused = process.store.append, []
 
         def takes_no_snapshot(records: Sequence[PendingRecord]) -> object:
             if any(tags_code("snapshot") == each.tags_code for each in records):
@@ -149,7 +150,7 @@ def test_a_snapshot_that_cannot_be_written_fails_no_change(
             return append(records)
 
         with monkeypatch.context() as patched:
-            patched.setattr(broker._store, "append", takes_no_snapshot)
+            patched.setattr(process.store, "append", takes_no_snapshot)
             for number in range(3):
                 process.do(broker.journal.begin_snapshot)
                 process.do(partial(broker.administration.groups.put, Group(f"g{number}")))
@@ -163,9 +164,9 @@ def test_a_full_disk_is_told_once(
 ) -> None:
     with InProcessBroker(tmp_path, log_level="info") as process:
         broker = process.broker
-        process.do(lambda: prepared(broker))
+        process.do(lambda: prepared(process))
         with monkeypatch.context() as patched:
-            patched.setattr(broker._store, "append", full)
+            patched.setattr(process.store, "append", full)
             for _ in range(5):
                 process.do(lambda: broker.journaled.deliveries.offsets_changed(broker.deliveries.queue(KEY)))
                 process.advance(0.01)
@@ -279,8 +280,8 @@ def test_a_change_that_another_part_refuses_is_not_journaled(tmp_path: Path, put
 
     with InProcessBroker(tmp_path) as process:
         broker = process.broker
-        process.do(lambda: prepared(broker))
-        before = known(broker)
+        process.do(lambda: prepared(process))
+        before = known(process)
         told: list[str] = []
         broker.catalog.listen(
             topic_changed=refuse, group_changed=refuse, rolled_back=lambda topic, _: told.append(topic)
@@ -288,9 +289,9 @@ def test_a_change_that_another_part_refuses_is_not_journaled(tmp_path: Path, put
         with pytest.raises(ServiceError, match="by the test"):
             process.do(lambda: change(broker))
         process.advance(0.01)
-        assert (known(broker), len(told)) == (before, 1)
+        assert (known(process), len(told)) == (before, 1)
         process.crash()
-        assert known(process.broker)[:2] == before[:2]
+        assert known(process)[:2] == before[:2]
 
 
 def test_the_limit_of_messages_is_none_of_the_journal() -> None:

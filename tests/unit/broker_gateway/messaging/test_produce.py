@@ -141,7 +141,7 @@ def test_waiting_begins_when_a_send_is_there_whole(broker: InProcessBroker, comp
 
     with broker.one_tick():
         first = send(b"before")
-        broker._loop.call_soon(others_are_read)
+        broker.loop.call_soon(others_are_read)
         calls = [send(b"behind"), send(b"behind too")]
     assert [call.response.status.code for call in calls] == [pb.OK] * 2
     assert first.response.status.code == pb.TOO_MANY_REQUESTS
@@ -156,5 +156,5 @@ def test_a_turn_that_reads_for_long_is_appended_meanwhile(broker: InProcessBroke
         calls = []
         for number in range(30):
             calls.append(broker.begin("SendMessage", send_request(message("orders", b"%d" % number))))
-            broker._loop.call_soon(broker.clock.move, 15_000_000)
+            broker.loop.call_soon(broker.clock.move, 15_000_000)
     assert [call.response.status.code for call in calls] == [pb.OK] * 30

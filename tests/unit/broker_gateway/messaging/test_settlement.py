@@ -40,7 +40,7 @@ def pending(broker: InProcessBroker, count: int) -> None:
         for _ in range(count):
             journal.offsets_changed(state)
 
-    broker._loop.call_soon(note)
+    broker.loop.call_soon(note)
 
 
 def test_a_stored_dead_letter_is_the_only_one(broker: InProcessBroker) -> None:

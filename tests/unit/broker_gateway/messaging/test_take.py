@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -15,6 +16,8 @@ from broker_gateway.delivery.queue_delivery import QueueKey
 from broker_gateway.journal import journal as journal_module
 from broker_gateway.journal.replay import records_from
 from broker_gateway.messaging import poll_search
+from broker_gateway.messaging.poll import Poll
+from broker_gateway.messaging.take import Taker
 from broker_gateway.metadata.catalog import Group, Topic
 from broker_gateway.metadata.names import JOURNAL_TOPIC
 from broker_gateway.observability.metrics import Metrics
@@ -257,59 +260,61 @@ def test_consumers_that_pull_go_back_too(broker: InProcessBroker) -> None:
     assert bodies(broker.receive("orders", "billing")[1]) == [b"1", b"2", b"3"]
 
 
-def test_a_waiting_tag_receive_leaves_the_loop_to_others(broker: InProcessBroker) -> None:
+def test_a_waiting_tag_receive_leaves_the_loop_to_others(
+    broker: InProcessBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A reset puts a long queue without its tag before it: others are served before that is looked through."""
     count = 600_000
     fill(broker, count)
     waiting = broker.begin_receive("orders", "billing", wait_ms=60_000, filter="rare")
-    looks = longest_look(broker, lambda: broker.reset("orders", "billing", 0, 0))
+    index = broker.store.index
+    looks = most_in_an_iteration(
+        broker,
+        monkeypatch,
+        index,
+        "entries",
+        lambda found: len(found.offsets),
+        lambda: broker.reset("orders", "billing", 0, 0),
+    )
     assert not waiting.done
-    assert looks <= 70_000, "queue entries looked at between two ticks of the loop"
+    assert 0 < looks <= 70_000, "queue entries looked at in one iteration of the loop"
     broker.send("orders", b"found", tag="rare")
     assert bodies(waiting.messages) == [b"found"]
 
 
 def fill(broker: InProcessBroker, count: int) -> None:
     """Queue entries without a record: as long as nothing takes them, the index is all that is read."""
-    index = broker.store.index
     broker.send("orders", b"first", tag="often")
-    index._live.put_columns(
-        ("orders", 0),
-        np.full(count, broker.store.max_offset, dtype=np.int64),
-        np.ones(count, dtype=np.int32),
-        np.full(count, 12345, dtype=np.int64),
-    )
-    index._next[("orders", 0)] += count
+    end = broker.store.max_offset
+    sizes, codes = np.ones(count, dtype=np.int64), np.full(count, 12345, dtype=np.int64)
+    broker.store.index.put_columns("orders", 0, 1, end, sizes, codes)
 
 
-def longest_look(broker: InProcessBroker, act: Callable[[], None]) -> int:
-    """The most queue entries that were read between two iterations of the event loop."""
-    index = type(broker.store.index)
-    entries, ticks = index.entries, [0]
-    loop = broker._loop
+def most_in_an_iteration(
+    broker: InProcessBroker,
+    monkeypatch: pytest.MonkeyPatch,
+    owner: object,
+    call: str,
+    size: Callable[[Any], int],
+    act: Callable[[], None],
+) -> int:
+    """The most that a call brings, by the size of what it returns, in one iteration of the event loop."""
+    function, found = getattr(owner, call), Counter[int]()
 
-    def counted(self, topic, queue_id, start, count):  # type: ignore[no-untyped-def]
-        found = entries(self, topic, queue_id, start, count)
-        ticks[-1] += len(found.offsets)
-        return found
+    def counted(*arguments: Any) -> Any:
+        result = function(*arguments)
+        found[broker.loop.iterations] += size(result)
+        return result
 
-    once = loop._run_once
-
-    def run_once() -> None:
-        ticks.append(0)
-        once()
-
-    index.entries = counted
-    loop._run_once = run_once
-    try:
+    with monkeypatch.context() as patched:
+        patched.setattr(owner, call, counted)
         act()
-    finally:
-        index.entries = entries
-        del loop._run_once
-    return max(ticks)
+    return max(found.values())
 
 
-def test_many_messages_that_are_due_at_once_leave_the_loop_to_others(broker: InProcessBroker) -> None:
+def test_many_messages_that_are_due_at_once_leave_the_loop_to_others(
+    broker: InProcessBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each becomes a dead letter, which is read and appended."""
     count = 600
     broker.create_group("billing", retry_max_times=0)
@@ -317,28 +322,12 @@ def test_many_messages_that_are_due_at_once_leave_the_loop_to_others(broker: InP
         broker.send("orders", *[b"%d" % number for number in range(start, start + 100)])
     while broker.receive("orders", "billing")[1]:
         pass
-    copies = most_in_a_tick(broker, lambda: broker.advance(10.5))
+    copies = most_in_an_iteration(
+        broker, monkeypatch, broker.store, "append", lambda placed: 1, lambda: broker.advance(10.5)
+    )
     assert broker.store.index.max_offset("%DLQ%billing", 0) == count
     assert broker.committed("orders", "billing") == count
-    assert copies <= 64, "dead letters between two ticks of the loop"
-
-
-def most_in_a_tick(broker: InProcessBroker, act: Callable[[], None]) -> int:
-    """The most appends between two iterations of the event loop."""
-    loop, store, ticks, seen = broker._loop, broker.store, [0], [broker.store.calls["append"]]
-    once = loop._run_once
-
-    def run_once() -> None:
-        ticks.append(store.calls["append"] - seen[0])
-        seen[0] = store.calls["append"]
-        once()
-
-    loop._run_once = run_once
-    try:
-        act()
-    finally:
-        del loop._run_once
-    return max(ticks)
+    assert 0 < copies <= 64, "dead letters in one iteration of the loop"
 
 
 def test_large_messages_come_some_at_a_time(broker: InProcessBroker) -> None:
@@ -538,16 +527,17 @@ def test_a_search_over_several_ticks_ends_with_its_group(monkeypatch: pytest.Mon
         for _ in range(100):
             broker.send("orders", *[b"x"] * 32, tag="common")
         broker.send("orders", b"wanted", tag="rare")
-        searching, loop = broker.broker.parts.long_polling._searching, broker._loop
+        delete = partial(broker.broker.parts.groups.delete, "billing", clean_offsets=True)
+        take, deletes = Taker.take, [delete]
 
-        def delete_meanwhile() -> None:
-            if any(poll.left for poll in searching):
-                broker.broker.parts.groups.delete("billing", clean_offsets=True)
-            else:
-                loop.call_soon(delete_meanwhile)
+        def delete_meanwhile(taker: Taker, poll: Poll) -> bool:
+            found = take(taker, poll)
+            if poll.left and deletes:
+                broker.loop.call_soon(deletes.pop())
+            return found
 
-        with broker.one_tick():
-            call = broker.begin_receive("orders", "billing", wait_ms=60_000, filter="rare")
-            loop.call_soon(delete_meanwhile)
+        monkeypatch.setattr(Taker, "take", delete_meanwhile)
+        call = broker.begin_receive("orders", "billing", wait_ms=60_000, filter="rare")
+        assert not deletes
         assert call.response[0].status.code == pb.CONSUMER_GROUP_NOT_FOUND
         assert broker.broker.deliveries.known(KEY) is None
