@@ -191,13 +191,14 @@ def test_one_address_does_not_take_a_lane_alone() -> None:
         match=r"75 ack calls .*\(ackThreadPoolQueueCapacity=100\), 25 .*10\.0\.0\.66.*lakeMaxSharePerAddress=25",
     ):
         bulkhead.check("10.0.0.66:7")
-    others = fill(bulkhead, OWN)
-    assert len(others) == 25
-    for reply in [*taken, *others]:
-        reply.set(1)
-    assert bulkhead.under_way == 0
-    assert not bulkhead._shares
-    assert len(fill(bulkhead, OWN)) == 75
+    taken += fill(bulkhead, OWN)
+    assert len(taken) == 100
+    for peer in (OWN, STRANGER):
+        for reply in taken:
+            reply.set(1)
+        assert bulkhead.under_way == 0
+        taken = fill(bulkhead, peer)
+        assert len(taken) == 75, "what it had is given back"
 
 
 def test_shares_can_be_left_out() -> None:

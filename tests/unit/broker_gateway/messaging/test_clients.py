@@ -11,7 +11,13 @@ from structlog.testing import capture_logs
 
 from broker_gateway.api.grpc.settings import KeptSettings
 from broker_gateway.messaging import clients as clients_module
-from broker_gateway.messaging.clients import ALIVE_MS, COMMANDS_A_CLIENT, IDLE_MS, ClientRegistry
+from broker_gateway.messaging.clients import (
+    ALIVE_MS,
+    COMMANDS_A_CLIENT,
+    IDLE_MS,
+    ClientRegistry,
+    ClientSession,
+)
 from broker_gateway.messaging.outcome import ServiceError
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_testing.clock import ManualClock
@@ -60,7 +66,7 @@ def test_who_lives_is_not_forgotten_for_invented_clients(clock: ManualClock) -> 
 
 
 def test_a_client_of_the_same_id_elsewhere_is_another_one(clock: ManualClock) -> None:
-    clients = ClientRegistry(100)
+    clients = ClientRegistry(100, 25)
     own, other = clients.seen("c", OWN), clients.seen("c", STRANGER)
     assert own is not other
     assert clients.known("c", THIRD) is not None, "settings of the id are found from anywhere"
@@ -70,7 +76,9 @@ def test_a_client_of_the_same_id_elsewhere_is_another_one(clock: ManualClock) ->
     clients.forget(own)
     assert not clients.alive("c")
     assert len(clients) == 0
-    assert not clients._shares
+    for number in range(50):
+        clients.seen("c", f"10.0.1.{number}:1")
+    assert [invent(clients, [peer]) for peer in (OWN, STRANGER)] == [25, 25], "neither has any of its share"
 
 
 def settings(topics: int) -> pb.Settings:
@@ -94,6 +102,11 @@ def test_settings_are_bounded_by_their_bytes_and_shared_out(
 ) -> None:
     monkeypatch.setattr(clients_module, "SETTINGS_BYTES", 100_000)
     clients = ClientRegistry(1000, 25)
+    assert len({settings_kept(clients) for _ in range(5)}) == 1, "those that are forgotten take no room"
+
+
+def settings_kept(clients: ClientRegistry) -> tuple[int, int]:
+    """How many a hostile host has kept, and another one behind it: the first half, and a share. All are forgotten then."""
     first = clients.seen("c", OWN)
     clients.keep(first, kept(100))
     assert (first.group, first.request_timeout_ms) == ("g", 3000)
@@ -102,19 +115,25 @@ def test_settings_are_bounded_by_their_bytes_and_shared_out(
     assert first.settings.hostname == "x" * 255
     assert not first.settings.parsed().user_agent.platform, "what nobody needs is not kept"
     hostile = [clients.seen(f"hostile-{number}", STRANGER) for number in range(100)]
-    with contextlib.suppress(ServiceError):
-        for session in hostile:
-            clients.keep(session, kept(200))
-    assert 10 < sum(session.settings is not None for session in hostile) < 30
+    count = keep_for(clients, hostile)
+    assert 10 < count < 30
     with pytest.raises(ServiceError, match="settings of all clients have"):
         clients.keep(hostile[-1], kept(200))
     for _ in range(3):
         clients.keep(first, kept(200))  # again: in place of what there was
-    clients.keep(clients.seen("d", THIRD), kept(200))
+    share = keep_for(clients, [clients.seen(f"third-{number}", THIRD) for number in range(100)])
+    assert 0 < share < count
     for session in list(clients.sessions()):
         clients.forget(session)
-    assert clients._settings_bytes == 0
-    assert not clients._settings_shares
+    return count, share
+
+
+def keep_for(clients: ClientRegistry, sessions: list[ClientSession]) -> int:
+    """Of how many sessions settings are kept, until those of one are refused."""
+    with contextlib.suppress(ServiceError):
+        for session in sessions:
+            clients.keep(session, kept(200))
+    return sum(session.settings is not None for session in sessions)
 
 
 def test_who_is_silent_for_long_is_forgotten_unless_its_stream_is_open(clock: ManualClock) -> None:

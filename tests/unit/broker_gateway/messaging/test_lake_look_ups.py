@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,6 +17,8 @@ from lakebroker_testing.logs import open_store
 from tests.support.lakes.slow import SlowLake
 
 END = 1000
+NAME = "lake-look-up"
+"""Of tasks and threads."""
 
 
 class Scene:
@@ -32,12 +35,11 @@ class Scene:
 
     async def ended(self) -> None:
         """Nothing is left of any look-up: those that nobody waits for end later than the calls."""
-        look_ups = self.old._look_ups
         for _ in range(30_000):
-            if not look_ups._asked and not look_ups._begun:
+            if not (left := [each for each in asyncio.all_tasks() if each.get_name() == NAME]):
                 return
             await asyncio.sleep(0.001)
-        raise AssertionError((look_ups._asked, look_ups._begun))
+        raise AssertionError(left)
 
 
 async def gone(calls: list[asyncio.Task[int | None]]) -> None:
@@ -89,14 +91,20 @@ def test_equal_ones_are_one_and_others_are_not(tmp_path: Path) -> None:
 
 def test_what_no_call_waits_for_any_more_is_not_begun(tmp_path: Path) -> None:
     async def play(scene: Scene) -> None:
-        calls = [asyncio.create_task(scene.old.at_time("t0", 0, number)) for number in range(100)]
-        await scene.lake.was_asked(2)
-        await gone(calls)
-        last = asyncio.create_task(scene.old.at_time("t1", 0, 1))
-        await asyncio.sleep(0)
+        for numbers, before in ((range(100), 0), (range(99, -1, -1), 3)):  # those that were begun come last
+            calls = [asyncio.create_task(scene.old.at_time("t0", 0, number)) for number in numbers]
+            await scene.lake.was_asked(before + 2)
+            await gone(calls)
+            last = asyncio.create_task(scene.old.at_time("t1", 0, 1))
+            await asyncio.sleep(0)
+            scene.lake.goes_on.set()
+            assert await last == 1
+            await scene.ended()
+            assert len(scene.lake.asked) == before + 3
+            scene.lake.goes_on.clear()
         scene.lake.goes_on.set()
-        assert await last == 1
-        assert len(scene.lake.asked) == 3
+        assert [await scene.old.at_time("t0", 0, number) for number in (0, 99)] == [0, 99]
+        assert len(scene.lake.asked) == 8, "what is over is asked for again"
 
     played(tmp_path, play)
 
@@ -125,8 +133,9 @@ def test_after_a_stop_none_is_begun(tmp_path: Path) -> None:
         assert [type(each) for each in found[2:]] == [LakeReadStoppedError] * 3
         with pytest.raises(LakeReadStoppedError):
             await scene.old.first("t4", 0)
-        for each in scene.old._look_ups._threads._threads:
-            each.join(30)
-            assert not each.is_alive()
+        for each in threading.enumerate():
+            if each.name.startswith(NAME):
+                each.join(30)
+                assert not each.is_alive()
 
     played(tmp_path, play)

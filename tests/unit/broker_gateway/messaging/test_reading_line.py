@@ -68,6 +68,32 @@ def test_nobody_has_more_than_the_share_beyond_half() -> None:
     assert line.has_room("a")
 
 
+def test_what_is_left_takes_no_room() -> None:
+    line = ReadingLine(100, 20)
+    for number in range(60):
+        line.add(f"other-{number}", reading(number))
+    for number in range(50):
+        left = reading(number)
+        line.add("a", left)
+        taken_out = line.left("a", left)
+        assert (taken_out is None) == (number == 0), "the last one stays"
+        assert len(line) == 61
+    for _ in range(19):
+        assert line.has_room("a")
+        line.add("a", reading(0))
+    assert not line.has_room("a")
+
+
+def test_what_was_read_is_left_no_more() -> None:
+    line = ReadingLine(100, 20)
+    for _ in range(3):
+        left = reading(0)
+        line.add("a", left)
+        assert line.left("a", left) is None
+        assert line.pop() is left
+        assert len(line) == 0
+
+
 class SlowLake(LakeMessages):
     """Each reading waits until it may take its `steps`, and brings one message."""
 
@@ -93,6 +119,7 @@ class Scene:
         for topic in ("t", "victim"):
             self.store.index.raise_next(topic, 0, END)
         self.lake = SlowLake(folder)
+        self.asked: set[tuple[str, int]] = set()
         self.came_back: list[QueueKey] = []
         self.old = OldMessages(
             self.lake, self.store.index, 64 << 20, self.came_back.append, Metrics(), percent=20
@@ -101,6 +128,7 @@ class Scene:
     async def asking(
         self, *offsets: int, topic: str = "t", host: str = "10.0.0.1"
     ) -> list[asyncio.Task[Stretch]]:
+        self.asked |= {(topic, each) for each in offsets}
         calls = [asyncio.create_task(self.old.read(topic, 0, each, END, host)) for each in offsets]
         await asyncio.sleep(0)
         await self.until(lambda: len(self.lake.read_from) >= 2)
@@ -132,8 +160,11 @@ def played(folder: Path, play: Callable[[Scene], Awaitable[None]]) -> None:
         scene = Scene(folder)
         try:
             await play(scene)
-            assert (scene.old._asked, len(scene.old._line), scene.old._line._left) == ({}, 0, {})
-            assert not scene.old._line._shares, "nothing is left"
+            assert scene.old.waiting == 0
+            scene.old.forget()
+            async with asyncio.timeout(30):  # whatever was asked for is read when it is asked for again
+                for topic, offset in scene.asked:
+                    await scene.old.read(topic, 0, offset, END)
         finally:
             scene.lake.steps.set()
             await scene.old.stop()
@@ -198,10 +229,9 @@ def test_what_a_group_asked_for_is_read_when_the_call_beside_it_is_gone(tmp_path
 
 def test_who_has_its_share_of_the_line_tries_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_AFTER_FULL_S", 0.01)
+    monkeypatch.setattr(module, "_MOST_ASKED", 100)
 
     async def play(scene: Scene) -> None:
-        monkeypatch.setattr(scene.old._line, "_limit", 100)
-        scene.old._line._shares.share_out(100, 20)
         calls = await scene.asking(*range(0, 90 * FAR, FAR))
         assert scene.old.waiting == 52
         [victim] = await scene.asking(0, topic="victim", host="10.0.0.2")

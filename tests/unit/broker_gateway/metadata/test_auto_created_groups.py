@@ -227,6 +227,8 @@ def test_counts_are_those_of_what_there_is() -> None:
     """Whatever comes first: groups change hands while they have queues, and queues come and go without a group."""
     chance = random.Random(3)
     counts, hosts, queues = AutoCreatedGroups(), dict[str, str](), dict[str, int]()
+    limit, refused = 1_000_000, 995_000  # to one host, which may have 990,000
+    counts.configure(limit, limit, 99)
     for _ in range(5000):
         group = chance.choice("abcd")
         if chance.random() < 0.5:
@@ -241,8 +243,9 @@ def test_counts_are_those_of_what_there_is() -> None:
         assert counts.queues.count == sum(queues.get(group, 0) for group in auto)
         for host in "hi":
             own = [group for group in auto if hosts[group] == host]
-            assert counts.groups._shares.of(host) == len(own)
-            assert counts.queues._shares.of(host) == sum(queues.get(group, 0) for group in own)
+            of_queues = sum(queues.get(group, 0) for group in own)
+            assert f"of {host} there are {len(own)} " in str(counts.groups.refusal("e", host, refused))
+            assert f"of {host} there are {of_queues} " in str(counts.queues.refusal("e", host, refused))
 
 
 def test_receives_of_one_turn_together_begin_on_no_more_queues() -> None:
