@@ -118,6 +118,11 @@ class EngineApart:
         with call:
             return found
 
+    @property
+    def pid(self) -> int:
+        """Of the process that the next call goes to, unless it ended."""
+        return self._worker.process.pid
+
     def close(self) -> None:
         """Ends what is under way, and the process."""
         with self._lock:
@@ -184,7 +189,7 @@ class _Worker:
         self._killed = False
         self._control, theirs = socket.socketpair()
         with theirs:
-            self._process = subprocess.Popen(
+            self.process = subprocess.Popen(
                 [sys.executable, "-m", "structured_streaming.embedded.worker", str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -204,7 +209,7 @@ class _Worker:
     def kill(self) -> None:
         """For one statement that was cancelled. The process is not asked again, though it may take a while to end."""
         self._killed = True
-        self._process.kill()
+        self.process.kill()
 
     def is_alive(self) -> bool:
         """Whether it answers within some seconds."""
@@ -216,12 +221,12 @@ class _Worker:
             return False
 
     def has_ended(self) -> bool:
-        return self._killed or self._process.poll() is not None
+        return self._killed or self.process.poll() is not None
 
     def ended_for_another(self) -> bool:
         """Of a process that is ending: whether it ends because of another statement, which failed or was cancelled."""
         try:
-            return self._process.wait(_END_S) in FOR_ONE or self._killed
+            return self.process.wait(_END_S) in FOR_ONE or self._killed
         except subprocess.TimeoutExpired:
             return False
 
@@ -239,10 +244,10 @@ class _Worker:
     def close(self) -> None:
         self._control.close()
         try:
-            self._process.wait(_END_S)
+            self.process.wait(_END_S)
         except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+            self.process.kill()
+            self.process.wait()
 
     def _listen(self, first: Connection, tell: Callable[[str], None], temporary: str) -> None:
         """Until the process ends, which may have left what its statements had on the disk."""
@@ -256,10 +261,10 @@ class _Worker:
                 else:
                     self.opened.set_result(None)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(_END_S)
+            self.process.wait(_END_S)
             remove_left(temporary)
         if not self.opened.done():
-            status = self._process.poll()
+            status = self.process.poll()
             self.opened.set_exception(
                 LakeError(
                     f"the engine's process ended before it was ready, with status {status}; its output says why"

@@ -52,7 +52,7 @@ MOST_ROW_BYTES = 64 << 20
 _GONE_S = 5.0
 
 
-class _Call(Watch):
+class Call(Watch):
     """Statements of one call. It may be cancelled before there are any."""
 
     def __init__(self, connection: Connection) -> None:
@@ -120,7 +120,7 @@ class _Worker:
 def _serve(engine: EmbeddedEngine, connection: Connection) -> None:
     """A call, until whoever asked closes it."""
     with connection, contextlib.suppress(OSError, EOFError):
-        call = _Call(connection)
+        call = Call(connection)
         asked = connection.recv()
         try:
             answering = started_thread(_answer, engine, connection, call, asked)
@@ -137,7 +137,7 @@ class _GoneError(Exception):
     """Whoever asked is gone."""
 
 
-def _answer(engine: EmbeddedEngine, connection: Connection, call: _Call, asked: tuple[Any, ...]) -> None:
+def _answer(engine: EmbeddedEngine, connection: Connection, call: Call, asked: tuple[Any, ...]) -> None:
     def send(value: tuple[Any, ...], data: pa.Buffer | None = None) -> None:
         try:
             connection.send(value)
@@ -163,7 +163,7 @@ def _answer(engine: EmbeddedEngine, connection: Connection, call: _Call, asked: 
 def _answered(
     engine: EmbeddedEngine,
     send: Callable[..., None],
-    call: _Call,
+    call: Call,
     what: str,
     statement: str = "",
     parameters: Parameters = (),

@@ -15,7 +15,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from multiprocessing import Pipe
 from pathlib import Path
-from typing import NoReturn
 
 import duckdb
 import pytest
@@ -27,7 +26,7 @@ from structured_streaming.embedded.database import connected
 from structured_streaming.embedded.engine import EmbeddedEngine
 from structured_streaming.embedded.limits import Limits
 from structured_streaming.embedded.running import Running, Watch
-from structured_streaming.embedded.worker import _Call
+from structured_streaming.embedded.worker import Call
 from structured_streaming.errors import LakeError, LocationError, ReadOnlyError
 from structured_streaming.scratch import SQL, remove_scratch, scratch_folder
 from structured_streaming.storage.local import LocalFolder
@@ -140,13 +139,9 @@ def cancelled(watch: Watch, failing: Future[str]) -> str:
     return failing.result()
 
 
-def process_of(engine: EngineApart) -> int:
-    return engine._worker._process.pid
-
-
 def killed(engine: EngineApart) -> int:
     """The process that it had."""
-    pid = process_of(engine)
+    pid = engine.pid
     os.kill(pid, signal.SIGKILL)
     assert has_ended(pid)
     return pid
@@ -222,14 +217,14 @@ def test_a_value_beyond_memory_is_an_error_and_the_next_statement_works(
     apart: EngineApart, statement: str
 ) -> None:
     assert apart.query("SELECT count(*) AS n FROM messages").read_all().num_rows == 1
-    pid, before = process_of(apart), peak_bytes(process_of(apart))
+    pid, before = apart.pid, peak_bytes(apart.pid)
     held = held_bytes(pid)
     with pytest.raises(
         LakeError, match=r"needs more than the memory|the maximum supported string size|can travel"
     ):
         apart.query(statement).read_all()
     assert apart.query("SELECT 42 AS x").read_all().to_pylist() == [{"x": 42}]
-    assert process_of(apart) == pid
+    assert apart.pid == pid
     assert peak_bytes(pid) - before < MEMORY + (512 << 20)
     assert held_bytes(pid) - held < 64 << 20, "what was freed is given back"
 
@@ -250,7 +245,7 @@ def test_a_process_that_ends_ends_its_statements_and_another_one_is_started(apar
         for _ in rows:
             pass
     assert apart.query("SELECT 42 AS x").read_all().num_rows == 1
-    assert process_of(apart) != before
+    assert apart.pid != before
 
 
 def test_another_process_that_waits_for_the_lake_holds_nobody(apart: EngineApart, pipe: Path) -> None:
@@ -258,7 +253,7 @@ def test_another_process_that_waits_for_the_lake_holds_nobody(apart: EngineApart
     watches = [Watch(), Watch()]
     with ThreadPoolExecutor(2) as pool:
         failing = [asked(pool, partial(apart.query, "SELECT 42 AS x", watch=watch)) for watch in watches]
-        wait_until(lambda: process_of(apart) != before, "another process is started")
+        wait_until(lambda: apart.pid != before, "another process is started")
         for watch, each in zip(watches, failing, strict=True):
             assert "while the engine was started again, which waits for the lake" in cancelled(watch, each)
     killed(apart)
@@ -271,7 +266,7 @@ def test_what_a_process_has_on_the_disk_is_removed_when_it_ends_however_it_does(
     folder.mkdir()
     with EngineApart.open(str(lake), Limits(temp_folder=str(folder))) as engine:
         assert list(folder.iterdir())
-        os.kill(process_of(engine), signal.SIGKILL)
+        os.kill(engine.pid, signal.SIGKILL)
         wait_until(lambda: not list(folder.iterdir()), "nothing is left")
 
 
@@ -280,18 +275,17 @@ def test_a_process_with_a_statement_that_cannot_be_stopped_ends_before_anything_
 ) -> None:
     """Or statements beside it fail for files that are gone, in place of running again."""
 
-    def ended(status: int) -> NoReturn:
-        assert Path(folder).is_dir()
-        raise SystemExit(status)
+    folder, left = scratch_folder(str(tmp_path), SQL), list[bool]()
 
-    monkeypatch.setattr(os, "_exit", ended)
-    folder = scratch_folder(str(tmp_path), SQL)
+    monkeypatch.setattr(os, "_exit", lambda status: left.append(Path(folder).is_dir()))
+    monkeypatch.setattr("structured_streaming.embedded.running.PATIENCE_S", 0.0)
     ours, theirs = Pipe()
     with ours, theirs, duckdb.connect() as cursor:
-        running = Running(cursor, 60)
-        running.cancel()
-        with pytest.raises(SystemExit):
-            _Call(theirs)._end(running)
+        running, call = Running(cursor, 60), Call(theirs)
+        with call.over(running), running.working():
+            call.cancel()
+            wait_until(lambda: left)
+    assert all(left)
     remove_scratch(folder)
 
 
@@ -313,7 +307,7 @@ def test_a_process_that_has_no_turn_to_end_itself_is_killed(
     monkeypatch.setattr("structured_streaming.embedded.apart._ALIVE_S", 0.5)
     rows = apart.query("SELECT range FROM range(10000000)", watch=(watch := Watch()))
     rows.read_next_batch()
-    pid = process_of(apart)
+    pid = apart.pid
     os.kill(pid, signal.SIGSTOP)
     with ThreadPoolExecutor(1) as pool:
         beside = pool.submit(lambda: apart.query("SELECT 41 AS x").read_all().num_rows)
@@ -323,7 +317,7 @@ def test_a_process_that_has_no_turn_to_end_itself_is_killed(
                 pass
         assert beside.result() == 1
     assert apart.query("SELECT 42 AS x").read_all().num_rows == 1
-    assert process_of(apart) != pid
+    assert apart.pid != pid
 
 
 def test_a_client_that_reads_nothing_more_has_no_process_killed(
@@ -333,13 +327,13 @@ def test_a_client_that_reads_nothing_more_has_no_process_killed(
     monkeypatch.setattr("structured_streaming.embedded.apart._MORE_S", 0.1)
     rows = apart.query("SELECT range FROM range(10000000)", watch=(watch := Watch()))
     rows.read_next_batch()
-    pid = process_of(apart)
+    pid = apart.pid
     watch.cancel()
     timers = [each for each in threading.enumerate() if isinstance(each, threading.Timer)]
     for each in timers:
         each.join(LIMIT_S)
     assert apart.query("SELECT 42 AS x").read_all().num_rows == 1
-    assert process_of(apart) == pid
+    assert apart.pid == pid
     rows.close()
 
 
@@ -349,7 +343,7 @@ def test_a_lake_that_does_not_answer_holds_no_call_for_good_and_ends_no_process(
     monkeypatch.setattr("structured_streaming.embedded.apart.PATIENCE_S", 0.5)
     monkeypatch.setattr("structured_streaming.embedded.apart._MORE_S", 0.5)
     monkeypatch.setattr("structured_streaming.embedded.apart._ALIVE_S", LIMIT_S)
-    pid = process_of(apart)
+    pid = apart.pid
     calls = (
         apart.relations,
         partial(apart.describe, "SELECT * FROM typed_t"),
@@ -362,7 +356,7 @@ def test_a_lake_that_does_not_answer_holds_no_call_for_good_and_ends_no_process(
                 said = cancelled(watch, asked(pool, partial(call, watch=watch)))
                 assert "waited for the lake, which does not answer" in said
                 assert apart.query("SELECT 42 AS x").read_all().num_rows == 1
-                assert process_of(apart) == pid
+                assert apart.pid == pid
     finally:
         killed(apart)  # it would wait for the pipe
 
@@ -387,7 +381,7 @@ ENDS_IN_ANOTHER = f"""WITH RECURSIVE r(n) AS (
 def test_what_looks_for_no_interrupt_is_ended_by_its_time_and_those_beside_it_run_again(
     apart: EngineApart,
 ) -> None:
-    before = process_of(apart)
+    before = apart.pid
     while connections(apart) <= BEFORE:
         pass
     rows = apart.query("SELECT range FROM range(1000000000000)")
@@ -400,7 +394,7 @@ def test_what_looks_for_no_interrupt_is_ended_by_its_time_and_those_beside_it_ru
         said = cancelled(watch, endless)
         assert "the statement was cancelled; it did not stop within 0.5 s" in said
         assert beside.result(LIMIT_S) == [{"ended": True}]
-    assert process_of(apart) != before
+    assert apart.pid != before
     with pytest.raises(EngineEndedError, match=r"ask again"):
         for _ in rows:
             pass
@@ -419,7 +413,7 @@ def test_after_a_fatal_error_another_process_is_started(
     killed(apart)
     while connections(apart) <= BEFORE:
         pass
-    before = process_of(apart)
+    before = apart.pid
     rows = apart.query("SELECT range FROM range(1000000000000)")
     rows.read_next_batch()
     used = cpu(before)
@@ -430,7 +424,7 @@ def test_after_a_fatal_error_another_process_is_started(
             apart.query("SELECT 'fatal'")
         assert not isinstance(fatal.value, EngineEndedError)
         assert beside.result(LIMIT_S) == [{"ended": True}]
-    assert process_of(apart) != before
+    assert apart.pid != before
     with pytest.raises(EngineEndedError, match=r"ask again"):
         for _ in rows:
             pass
@@ -439,15 +433,18 @@ def test_after_a_fatal_error_another_process_is_started(
 def test_an_engine_here_that_met_a_fatal_error_says_to_start_anew(
     lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    plans = list[duckdb.DuckDBPyConnection]()
+
     def database(*, delta: bool = False) -> duckdb.DuckDBPyConnection:
         found = connected(delta=True) if delta else duckdb.connect(tmp_path / "memory.db")
         if not delta:
             found.execute("SET debug_checkpoint_abort = 'before_truncate'")
+            plans.append(found)
         return found
 
     monkeypatch.setattr("structured_streaming.embedded.engine.connected", database)
     with EmbeddedEngine.open(str(lake)) as engine:
-        with engine._current.last.planner.cursor() as cursor, pytest.raises(duckdb.FatalException):
+        with plans[0].cursor() as cursor, pytest.raises(duckdb.FatalException):
             cursor.execute("FORCE CHECKPOINT")
         for ask in (engine.query, engine.describe):
             with pytest.raises(LakeError, match=r"answers nothing more; start this program anew \(FATAL"):
@@ -466,7 +463,7 @@ def test_a_program_that_is_killed_leaves_no_process_and_no_folder_whatever_runs_
         "from structured_streaming.embedded.apart import EngineApart\n"
         "from structured_streaming.embedded.limits import Limits\n"
         f"engines = [EngineApart.open({str(standing_lake)!r}, Limits(temp_folder={str(tmp_path)!r})) for _ in range(2)]\n"
-        "stuck, streaming = (each._worker._process.pid for each in engines)\n"
+        "stuck, streaming = (each.pid for each in engines)\n"
         f"threading.Thread(target=engines[0].query, args=[{ENDLESS!r}], daemon=True).start()\n"
         "used = lambda: int(open(f'/proc/{stuck}/stat').read().split()[13])\n"
         "before = used()\n"

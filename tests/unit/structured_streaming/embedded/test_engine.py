@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import itertools
 import json
@@ -9,19 +10,24 @@ import subprocess
 import sys
 import threading
 from collections import Counter
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from structured_streaming.commit.typed_tables import declare
+from structured_streaming.embedded.database import connected
 from structured_streaming.embedded.engine import EmbeddedEngine
 from structured_streaming.embedded.failures import FilesGoneError
 from structured_streaming.embedded.instants import past_instant
 from structured_streaming.embedded.limits import Limits
+from structured_streaming.embedded.pinned import AttachedTables
 from structured_streaming.embedded.running import Running, Watch
 from structured_streaming.errors import LakeError, UnreachableError
 from structured_streaming.storage.local import LocalFolder
@@ -34,7 +40,7 @@ from structured_streaming.views import VIEWS
 from tests.support.lakes.checks import expected_keys
 from tests.support.lakes.empty import empty_lake
 from tests.support.lakes.union import commit, cuts, every_key, manifest
-from tests.unit.structured_streaming.embedded.conftest import Opened
+from tests.unit.structured_streaming.embedded.conftest import Opened, Seen
 
 
 def keys(engine: EmbeddedEngine) -> Counter[tuple[str, str]]:
@@ -115,7 +121,7 @@ def test_a_version_that_was_vacuumed_is_pinned_anew_once(
     commit(lake, manifest(lake, store, middle, end))
     engine = opened()
     count = one(engine, "SELECT count(*) FROM messages")
-    before = FollowedLake.newest(engine._lake, ["messages"])
+    before = FollowedLake(LocalFolder(lake)).newest(["messages"])
     table = DeltaTable(str(lake / "messages"))
     table.optimize.compact()
     table.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
@@ -141,20 +147,25 @@ def test_a_statement_whose_files_are_gone_has_its_time_once(
     opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = opened(limits=Limits(seconds=60))
-    asked = list[Running]()
+    now, asked = [0.0], list[Mapping[str, int]]()
+    held = AttachedTables.held
 
-    def gone(_lake: FollowedLake, _tables: Any) -> Instant:
-        (running,) = engine._watch._running
-        asked.append(running)
-        running._used += 40
-        raise FilesGoneError("a file of an old version")
+    def gone_at_first(
+        tables: AttachedTables, cursor: duckdb.DuckDBPyConnection, versions: Mapping[str, int]
+    ) -> contextlib.AbstractContextManager[dict[str, str]]:
+        asked.append(versions)
+        now[0] += 40
+        if len(asked) == 1:
+            raise FilesGoneError("a file of an old version")
+        return held(tables, cursor, versions)
 
-    monkeypatch.setattr(FollowedLake, "newest", gone)
-    with pytest.raises(FilesGoneError):
+    monkeypatch.setattr(
+        "structured_streaming.embedded.engine.Running", partial(Running, clock=lambda: now[0])
+    )
+    monkeypatch.setattr(AttachedTables, "held", gone_at_first)
+    with pytest.raises(LakeError, match="took longer than 60 s"):
         engine.query("SELECT count(*) FROM messages")
     assert len(asked) == 2
-    with pytest.raises(LakeError, match="took longer than 60 s"):
-        asked[-1].check()
 
 
 DAMAGE = ((0.5, 1.0, True), (0.0, 1.0, True), (0.4, 0.5, True), (0.9, 0.995, False))
@@ -196,21 +207,32 @@ def test_statements_run_at_a_time(store: Path, lake: Path, opened: Opened) -> No
     assert found == [wanted] * 4
 
 
-def test_a_reader_that_is_left_gives_back_what_it_holds(store: Path, lake: Path, opened: Opened) -> None:
+def test_a_reader_that_is_left_gives_back_what_it_holds(
+    store: Path, lake: Path, opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    databases = list[duckdb.DuckDBPyConnection]()
+
+    def database(*, delta: bool = False) -> duckdb.DuckDBPyConnection:
+        found = connected(delta=delta)
+        if delta:
+            databases.append(found)
+        return found
+
+    monkeypatch.setattr("structured_streaming.embedded.engine.connected", database)
     first, middle, end = cuts(store, 2)
     commit(lake, manifest(lake, store, first, middle))
     engine = opened()
-    rows = engine.query("SELECT * FROM messages, range(1000)")
+    watch = Seen()
+    rows = engine.query("SELECT * FROM messages, range(1000)", watch=watch)
     rows.read_next_batch()
-    never = engine.query("SELECT * FROM messages, range(1000)")
-    assert len(engine._watch._running) == 2
+    never = engine.query("SELECT * FROM messages, range(1000)", watch=watch)
+    assert len(watch.held) == 2
     del rows, never
-    assert not engine._watch._running
+    assert not watch.held
     commit(lake, manifest(lake, store, middle, end))
     one(engine, "SELECT count(*) FROM messages")
-    attached = one(engine, "SELECT count(*) FROM duckdb_tables() WHERE false") is not None
-    assert attached
-    assert set(engine._pinned._holders) == {("messages", 2)}  # type: ignore[attr-defined]
+    attached = "SELECT database_name FROM duckdb_databases() WHERE type = 'delta'"
+    assert databases[0].execute(attached).fetchall() == [("messages@2",)]
 
 
 def test_parameters_and_schemas(standing: EmbeddedEngine) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -17,8 +17,8 @@ from structured_streaming.embedded.results import taken
 from structured_streaming.embedded.running import Running, Watch
 from structured_streaming.errors import LakeError, ReadOnlyError
 from tests.support.lakes.empty import empty_lake
-from tests.support.waiting import wait_until
-from tests.unit.structured_streaming.embedded.conftest import Opened
+from tests.support.waiting import LIMIT_S, wait_until
+from tests.unit.structured_streaming.embedded.conftest import Opened, Seen
 
 WRITES = {
     "DELETE FROM messages": "DELETE",
@@ -340,13 +340,24 @@ def test_waiting_costs_a_statement_no_time() -> None:
 def test_what_waits_for_the_lake_is_not_stuck(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("structured_streaming.embedded.running.PATIENCE_S", 0.0)
     stuck = list[Running]()
-    engine = opened(stuck=stuck.append)
-    assert isinstance(engine._pinned, AttachedTables)
+    engine, watch = opened(), Seen(stuck.append)
+    waits, lake = threading.Event(), threading.Lock()
+    held = AttachedTables.held
+
+    def slow(
+        tables: AttachedTables, cursor: duckdb.DuckDBPyConnection, versions: Mapping[str, int]
+    ) -> contextlib.AbstractContextManager[dict[str, str]]:
+        waits.set()
+        with lake:
+            return held(tables, cursor, versions)
+
+    monkeypatch.setattr(AttachedTables, "held", slow)
     with ThreadPoolExecutor(1) as pool:
-        with engine._pinned._lock:  # as one has it that reads the lake
-            asked = pool.submit(lambda: engine.query("SELECT count(*) FROM messages").read_all())
-            (found,) = wait_until(lambda: [each for each in list(engine._watch._running) if each._elsewhere])
-            engine.cancel()
+        with lake:  # as one has it that reads the lake
+            asked = pool.submit(lambda: engine.query("SELECT count(*) FROM messages", watch=watch).read_all())
+            assert waits.wait(LIMIT_S)
+            watch.cancel()
+            (found,) = watch.held
             for _ in range(5):  # the watch looks at it
                 found.look()
                 assert not found.is_stuck
@@ -359,20 +370,6 @@ def test_what_waits_for_the_lake_is_not_stuck(opened: Opened, monkeypatch: pytes
         with running.working():
             running.cancel()
             wait_until(lambda: running.is_stuck, "its own work is")
-
-
-class Seen(Watch):
-    """Tells which statements it has looked after."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: list[Running] = []
-
-    @contextlib.contextmanager
-    def over(self, running: Running) -> Iterator[None]:
-        self.seen.append(running)
-        with super().over(running):
-            yield
 
 
 @pytest.mark.parametrize("at", range(len(ENDLESS) + 1))
