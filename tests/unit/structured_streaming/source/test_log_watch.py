@@ -50,13 +50,16 @@ def rests(watch: LogWatch, notes: list[str], call: Callable[[Any], None], answer
     return "".join(notes[:1]).partition("(left alone for ")[2].partition(")")[0]
 
 
+def fail(log: Any) -> None:
+    raise UnreachableError("gone")
+
+
 def test_a_slow_log_is_not_left_alone_longer_each_time(watch: LogWatch, notes: list[str]) -> None:
     answer = threading.Event()
     assert rests(watch, notes, lambda log: answer.wait() and None, answer) == "0.001 s"
-    (peer,) = watch._peers.values()
     for _ in range(3):
-        rests(watch, notes, lambda log: answer.wait() and None, answer)
-        assert peer.rests == 0
+        assert rests(watch, notes, lambda log: answer.wait() and None, answer) == "", "told once"
+    assert rests(watch, notes, fail, answer) == "0.001 s"
 
 
 def test_a_log_that_is_known_to_be_slow_is_not_waited_for(watch: LogWatch, notes: list[str]) -> None:
@@ -98,9 +101,6 @@ def test_an_answer_that_came_too_late_is_the_next_batch_s(watch: LogWatch) -> No
 
 def test_a_log_that_fails_is_left_alone_longer_each_time(watch: LogWatch, notes: list[str]) -> None:
     answer = threading.Event()
-
-    def fail(log: Any) -> None:
-        raise UnreachableError("gone")
 
     def fail_late(log: Any) -> None:
         answer.wait()

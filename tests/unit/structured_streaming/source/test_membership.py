@@ -15,18 +15,40 @@ from structured_streaming.source.name_servers import Found
 from tests.support.logs.written import written
 
 
+class Looks:
+    """Takes the place of name servers and of whoever asks them again and again."""
+
+    def __init__(self, found: Found) -> None:
+        self.found = found
+
+    def look(self) -> Found:
+        return self.found
+
+    newest = look
+
+
 class Watched:
-    """A watch, what was noted, and a membership that is told of looks."""
+    """A watch, what was noted, and a membership that looked once, and found these."""
 
     def __init__(self, **known: str) -> None:
         self.notes: list[str] = []
-        self.watch = LogWatch(known.values(), Access(), self.notes.append, 60.0)
-        self.membership = Membership([], self.watch, self.notes.append, fixed=False)
-        self.known = known
+        self.looks = Looks(Found(known, {}))
+        self.watch = LogWatch((), Access(), self.notes.append, 60.0)
+        with pytest.MonkeyPatch.context() as patch:
+            for name in ("NameServers", "Following"):
+                patch.setattr(f"structured_streaming.source.membership.{name}", lambda _: self.looks)
+            self.membership = Membership(["name server"], self.watch, self.notes.append, fixed=False)
+            self.membership.update()
 
     def look(self, left_out: dict[str, str] | None = None, **targets: str) -> set[str]:
         """The targets that are asked after a look that found these."""
-        self.known = self.membership._changed(self.known, Found(targets, left_out or {}))
+        self.looks.found = Found(targets, left_out or {})
+        self.membership.update()
+        return set(self.watch.targets)
+
+    def fails(self, target: str) -> set[str]:
+        """The targets that are asked after it failed."""
+        self.watch.rest(target, "it failed")
         return set(self.watch.targets)
 
     def present(self, count: int) -> dict[str, LogState]:
@@ -55,7 +77,7 @@ def test_another_name_at_an_address_takes_it_over(stores: list[str]) -> None:
     one, two, _ = stores
     watched = Watched(a=one)
     assert watched.look(b=one) == {one}
-    assert watched.watch._peers[one].left == ""
+    assert watched.fails(one) == {one}, "it belongs here"
     assert watched.look(b=two) == {two}
 
 
@@ -77,9 +99,10 @@ def test_one_that_comes_back_belongs_here_again(stores: list[str]) -> None:
     watched = Watched(a=one, b=two)
     watched.present(2)
     assert watched.look(a=one) == {one, two}
-    assert watched.watch._peers[two].left == "broker b left the name servers"
     assert watched.look(a=one, b=two) == {one, two}
-    assert watched.watch._peers[two].left == ""
+    assert watched.fails(two) == {one, two}
+    assert watched.look(a=one) == {one}
+    assert watched.notes[-1].startswith("broker b left the name servers and is no longer asked: it failed")
 
 
 def test_one_that_joins_under_a_name_that_is_read_is_left_out(stores: list[str]) -> None:

@@ -6,8 +6,9 @@ import json
 import shutil
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,12 +22,14 @@ from store.scan import scan
 from structured_streaming.commit.delta_commit import DeltaCommitSink, LakeProgress
 from structured_streaming.errors import SourceError
 from structured_streaming.reput_source import ReputDataSource
+from structured_streaming.source import log_watch
 from structured_streaming.source.data_source import LakebrokerDataSource
 from structured_streaming.source.log_range import LogRange
 from structured_streaming.tables import DATA_TABLES
 from tests.support.lakes.checks import assert_exact
 from tests.support.lakes.empty import empty_lake
 from tests.support.logs.written import written
+from tests.support.waiting import wait_until
 
 BATCH = 256 << 10
 
@@ -230,22 +233,41 @@ def logs(*stores: Path) -> list[tuple[str, str]]:
     return [(log.broker, log.log_id) for log in map(LogReader, stores)]
 
 
-def test_a_log_of_which_a_batch_read_a_part_is_not_left_alone_longer_each_time(tmp_path: Path) -> None:
+@pytest.fixture
+def rested(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Has the time go by that logs are left alone for."""
+    now = [0.0]
+
+    def go_by() -> None:
+        now[0] += log_watch.SHORTEST_REST_S
+
+    monkeypatch.setattr(log_watch, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    return go_by
+
+
+def test_a_log_of_which_a_batch_read_a_part_is_not_left_alone_longer_each_time(
+    tmp_path: Path, rested: Callable[[], None]
+) -> None:
     store = written(tmp_path / "store", "broker-a", 40, body=1000)
     lake = empty_lake(str(tmp_path / "lake")).path
     stream, sink = reader(store, lake=str(lake), partitionBytes="2000"), DeltaCommitSink(str(lake))
-    watch, offset = stream._watch, stream.initialOffset()
+    latest = stream.initialOffset()
+
+    def planned() -> list[LogRange]:
+        nonlocal latest
+        offset, latest = latest, next_offset(stream, latest)
+        return list(stream.partitions(offset, latest))
+
     for _ in range(3):
-        while not (parts := list(stream.partitions(offset, latest := next_offset(stream, offset)))):
-            offset = latest
-        sink.commit([row for batch in stream.read(parts[0]) for row in batch.to_pylist()])
-        offset = next_offset(stream, latest)
-        (reason,) = watch.missing().values()
-        assert "left alone for 5 s" in reason
-        watch._peers[f"store:{store}"].not_before = 0.0  # as if that time was over
+        part, *_others = wait_until(planned, "it is read again")
+        sink.commit([row for batch in stream.read(part) for row in batch.to_pylist()])
+        assert not planned(), "it is left alone"
+        rested()
 
 
-def test_a_log_of_whose_first_batch_nothing_was_read_is_read_from_its_beginning(tmp_path: Path) -> None:
+def test_a_log_of_whose_first_batch_nothing_was_read_is_read_from_its_beginning(
+    tmp_path: Path, rested: Callable[[], None]
+) -> None:
     """Its broker died meanwhile. Spark's offset has what was planned, and the lake nothing."""
     store = written(tmp_path / "store", "broker-a", 40, body=1000)
     lake = empty_lake(str(tmp_path / "lake")).path
@@ -256,7 +278,7 @@ def test_a_log_of_whose_first_batch_nothing_was_read_is_read_from_its_beginning(
     for _ in range(2):
         offset, latest = latest, next_offset(stream, latest)
         assert list(stream.partitions(offset, latest)) == [], "it is left alone for 5 s"
-    stream._watch._peers[f"store:{store}"].not_before = 0.0  # as if that time was over
+    rested()
     while latest["broker-a"]["offset"] < LogReader(store).readable_offset:
         offset, latest = latest, next_offset(stream, latest)
         parts = stream.partitions(offset, latest)
