@@ -192,6 +192,12 @@ class QueueDelivery:
         """Whether the client that was given `message` still has it."""
         return self._in_flight.get(message.queue_offset) is message and message.status == Status.INVISIBLE
 
+    def line(self, status: Status) -> dict[int, InFlight]:
+        """Messages that are READY, RETURNED or HELD, by queue offset."""
+        if status == Status.READY:
+            return self._ready
+        return self._returned if status == Status.RETURNED else self._held
+
     def in_flight_from(self, offset: int, most: int) -> list[InFlight]:
         """At most `most` messages in flight at or above an offset, ascending."""
         offsets = list(self._in_flight)
@@ -481,21 +487,16 @@ class QueueDelivery:
         if self._in_flight.get(offset) is not message:
             raise DeliveryError(f"{self.key}: {message} is not in flight")
         if message.status != Status.INVISIBLE:
-            del self._line(message)[offset]
+            del self.line(message.status)[offset]
 
     def _enter(self, message: InFlight) -> None:
         """Puts a message that is in flight into the line that its status says."""
         if message.status != Status.INVISIBLE:
-            self._line(message)[message.queue_offset] = message
+            self.line(message.status)[message.queue_offset] = message
         if message.status in (Status.INVISIBLE, Status.RETURNED):
             self._push(message)
         if self._groups is not None:
             self._groups.put(message)
-
-    def _line(self, message: InFlight) -> dict[int, InFlight]:
-        if message.status == Status.READY:
-            return self._ready
-        return self._returned if message.status == Status.RETURNED else self._held
 
     def _remove(self, message: InFlight) -> None:
         """Takes a message that has left its line out of flight."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 
 from broker_gateway.delivery.arrivals import Arrivals
 from broker_gateway.delivery.in_flight import Status
-from broker_gateway.delivery.queue_delivery import QueueDelivery, QueueKey
+from broker_gateway.delivery.queue_delivery import NEVER, QueueDelivery, QueueKey
+from broker_gateway.delivery.table import DeliveryTable
 from lakebroker_testing.broker import InProcessBroker
 from tests.support.brokers.delivery_known import Place
 
@@ -19,35 +21,39 @@ def check_queues(broker: InProcessBroker, groups: Mapping[Place, str]) -> None:
         assert offsets == sorted(offsets)
         assert state.committed == min(offsets, default=state.cursor)
         assert all(offset < state.cursor for offset in offsets)
-        due = {(until, offset) for until, offset in state._due}
-        for offset, message in state.in_flight.items():
-            ready, returned = offset in state._ready, offset in state._returned
-            assert (ready, returned) == (
-                message.status == Status.READY,
-                message.status == Status.RETURNED,
-            )
-            held = message.status == Status.HELD
-            assert held == (offset in state._held)
-            if not ready and not held:
-                assert (message.invisible_until_ms, offset) in due, (
-                    f"{state.key}: {message} is due at no time"
-                )
-                assert state.scheduled_ms <= message.invisible_until_ms
-                assert (state.scheduled_ms, state.key) in deliveries._due
-        new = broker.store.index.max_offset(*state.key[1:]) > state.position
-        if state._groups is None:
-            can_be_had = bool(state._ready or state._returned or state._held)
-        else:
-            can_be_had = state._groups.any_open
+        for status in (Status.READY, Status.RETURNED, Status.HELD):
+            of_status = {offset for offset, each in state.in_flight.items() if each.status == status}
+            assert set(state.line(status)) == of_status
+        due = {
+            offset: each.invisible_until_ms
+            for offset, each in state.in_flight.items()
+            if each.status in (Status.INVISIBLE, Status.RETURNED)
+        }
+        if due:
+            assert state.scheduled_ms <= min(due.values())
+            assert _due(state, deliveries) == due
+        if not state.without_group:
             _check_open(state, groups)
+        new = broker.store.index.max_offset(*state.key[1:]) > state.position
+        can_be_had = not state.quiet(now_ms=-1)  # none is due by then
         assert not (new or can_be_had) or _looked_at(deliveries.arrivals, state.key), (
             f"nobody looks at {state.key}"
         )
+    scheduled = min((state.scheduled_ms for state in deliveries.queues()), default=NEVER)
+    assert deliveries.next_due_ms() == (None if scheduled == NEVER else scheduled)
+
+
+def _due(state: QueueDelivery, deliveries: DeliveryTable) -> dict[int, int]:
+    """When messages are due, by their queue offsets: a copy of the state says it until it has none."""
+    state, found = copy.deepcopy(state, {id(deliveries): deliveries}), dict[int, int]()
+    while (message := state.due(NEVER)) is not None:
+        found[message.queue_offset] = message.invisible_until_ms
+        state.settle(message)
+    return found
 
 
 def _check_open(state: QueueDelivery, groups: Mapping[Place, str]) -> None:
     """Of each message group the first can be had, unless it is due later or a client has one."""
-    assert state._groups is not None
     firsts: dict[str, Status] = {}
     out: set[str] = set()
     for offset, message in state.in_flight.items():
@@ -58,13 +64,13 @@ def _check_open(state: QueueDelivery, groups: Mapping[Place, str]) -> None:
     can_be_had = {
         group for group, status in firsts.items() if status != Status.INVISIBLE and group not in out
     }
-    assert set(state._groups._open) == can_be_had
+    # of a copy: a state remembers whether there was room for what was planned
+    plan = copy.copy(state).plan(len(state.in_flight), most=0, ordered=True)
+    assert {message.message_group for message in plan.again} == can_be_had
 
 
 def _looked_at(arrivals: Arrivals, key: QueueKey) -> bool:
-    """Whether the next look of a group is at a queue, too."""
-    topic = arrivals._topics.get(key.topic)
-    looked = None if topic is None else topic.groups.get(key.group)
-    if topic is None or looked is None:  # its first look is at all
-        return True
-    return key.queue_id in looked.queues or topic.appended.get(key.queue_id, 0) > looked.compared
+    """Whether the next search of a group is at a queue, too."""
+    lite = arrivals.lite
+    arrivals = copy.deepcopy(arrivals, {id(lite): lite})  # it notes who has searched
+    return key.queue_id in arrivals.queues_to_search(key.group, key.topic, key.queue_id + 1)

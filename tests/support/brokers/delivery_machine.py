@@ -20,7 +20,6 @@ is ordered.
 from __future__ import annotations
 
 import errno
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -507,19 +506,16 @@ class DeliveryMachine(RuleBasedStateMachine):
         before = self._before()
         polls = self.asked = [*asked, *[(poll.group, poll.tags) for poll in self.polls]]
         yield
-        store = self.broker.store
-        calls, faults, store._faults = Counter(store.calls), store._faults, {}
         self.quiet = True
         try:
-            self._new_messages()
-            self._collect()
-            for key, then in before.items():
-                self._compare(key, then, polls, key.group in (moved or ()))
-            check_queues(self.broker, self.groups)
-            self._remember()
+            with self.broker.store.without_faults():
+                self._new_messages()
+                self._collect()
+                for key, then in before.items():
+                    self._compare(key, then, polls, key.group in (moved or ()))
+                check_queues(self.broker, self.groups)
+                self._remember()
         finally:
-            store._faults = faults
-            store.calls = calls
             self.quiet = False
 
     def _remember(self) -> None:

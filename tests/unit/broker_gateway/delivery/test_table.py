@@ -70,7 +70,8 @@ def test_one_topic_of_many_is_found_without_a_walk(monkeypatch: pytest.MonkeyPat
         table.queue(QueueKey(f"g{group}", f"t{topic}", 0))
     tables = [
         (owner, name)
-        for owner in (table, table._index)
+        for owner in (table, *vars(table).values())
+        if type(owner).__module__ == DeliveryTable.__module__
         for name, each in vars(owner).items()
         if type(each) is dict
     ]
