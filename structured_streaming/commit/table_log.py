@@ -84,7 +84,7 @@ class TableLog:
     """
 
     def __init__(self, folder: Folder, schema: pa.Schema | None = None, *, reads: bool = False) -> None:
-        self._folder = folder
+        self.folder = folder
         self._reads = reads
         self._schema = schema
         self.metadata: dict[str, Any] = {}
@@ -192,10 +192,10 @@ class TableLog:
             self._tries = 0
             # another process may be cleaning up, too; the next checkpoint removes what is left
             with contextlib.suppress(FileNotFoundError):
-                DeltaTable(self._folder.uri).cleanup_metadata()
+                DeltaTable(self.folder.uri).cleanup_metadata()
         except (OSError, DeltaError, pa.ArrowException) as error:
             self._tries += 1
-            sys.stderr.write(f"lakebroker: no checkpoint of {self._folder} could be made: {error}\n")
+            sys.stderr.write(f"lakebroker: no checkpoint of {self.folder} could be made: {error}\n")
 
     def checkpoint(self) -> None:
         """Makes a checkpoint of the version that was read last; one of it, or of a later one, may be there. Raises LakeError."""
@@ -212,7 +212,7 @@ class TableLog:
             self._log.put_if_absent(commit_name(self.version + 1), content.encode())
         except FileExistsError as error:
             raise VersionTakenError(
-                f"version {self.version + 1} of {self._folder} is another writer's"
+                f"version {self.version + 1} of {self.folder} is another writer's"
             ) from error
         except OSError as error:
             raise self._error(error) from error
@@ -220,19 +220,17 @@ class TableLog:
 
     def _open(self) -> None:
         if not self._log.exists():
-            raise LakeError(
-                f"{self._folder} is no Delta table; make the lake's tables with `lakebroker init`"
-            )
+            raise LakeError(f"{self.folder} is no Delta table; make the lake's tables with `lakebroker init`")
         try:
             known = self._begun()
             if known.version >= 0 and not self._reads:
                 # another writer may have made it, and what it speaks of: rows that were durable in files that are gone
-                self._folder.make_all_durable()
+                self.folder.make_all_durable()
             known = self._follow(known)
             if not self._reads:
                 self._log.make_durable(())
                 self._log.remove_scratch(_SCRATCH_S)
-                self._folder.parent.remove_scratch(_SCRATCH_S)
+                self.folder.parent.remove_scratch(_SCRATCH_S)
         except _UNREADABLE as error:
             raise self._error(error) from error
         if known.version < 0 or "configuration" not in known.metadata:
@@ -254,9 +252,9 @@ class TableLog:
     def _believe(self, known: _Known) -> None:
         """Files are added to the table as it is now, however it was before."""
         if known.metadata is not self.metadata:
-            schema_version(self._folder, known.metadata["configuration"])
+            schema_version(self.folder, known.metadata["configuration"])
             if self._schema is not None:
-                check(self._folder, known.metadata, self._schema)
+                check(self.folder, known.metadata, self._schema)
         self.version, self.transactions, self.metadata, self.taken = known
 
     def _follow(self, known: _Known) -> _Known:
@@ -274,7 +272,7 @@ class TableLog:
             read.append(commit_name(version))
         if read and not self._reads:
             # another writer's file may hold rows that were durable in ours; it may be vacuumed since
-            self._folder.make_durable(added)
+            self.folder.make_durable(added)
             self._log.make_durable(read)
         return _Known(version, transactions, metadata, taken)
 
@@ -292,7 +290,7 @@ class TableLog:
     def _check_protocol(self, protocol: Mapping[str, Any]) -> None:
         if protocol["minWriterVersion"] > WRITER_VERSION and not self._reads:
             raise LakeError(
-                f"{self._folder} asks for Delta writer version {protocol['minWriterVersion']}, the reput writes "
+                f"{self.folder} asks for Delta writer version {protocol['minWriterVersion']}, the reput writes "
                 f"{WRITER_VERSION}: a table feature was turned on; turn it off (ALTER TABLE … DROP FEATURE)"
             )
 
@@ -332,9 +330,7 @@ class TableLog:
 
     def _error(self, error: Exception) -> LakeError:
         away = isinstance(error, NotThereError)
-        return LakeError(
-            f"table {self._folder}: {error}{'' if away else '; its log cannot be used as it is'}"
-        )
+        return LakeError(f"table {self.folder}: {error}{'' if away else '; its log cannot be used as it is'}")
 
 
 def _present(column: pa.ChunkedArray) -> Iterator[Any]:

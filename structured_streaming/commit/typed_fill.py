@@ -311,7 +311,7 @@ def lacking(
             log.transaction_version(application) or 0, starts.get(application, 0), whole.get(application, 0)
         )
         ends[application] = end
-    return lacking_of(known, ends, partial(_batches, lake, progress.version, declared))
+    return lacking_of(known, ends, partial(other_batches, lake, progress.version, declared))
 
 
 def lacking_of(
@@ -350,7 +350,7 @@ def before(lake: Folder, table: str) -> Before:
     return Before(newest, named)
 
 
-def _batches(lake: Folder, version: int, declared: Declaration, behind: int) -> Iterator[Batch]:
+def other_batches(lake: Folder, version: int, declared: Declaration, behind: int) -> Iterator[Batch]:
     """See `lacking_of`. Of a topic that was quiet in a log these are none of all since it had a message there."""
     found = [_BATCH.empty_table()]
     above = pc.field("end_offset") > behind

@@ -289,7 +289,7 @@ class _Round:
         self._dry = dry
         self._ends = ends
         self._report = Erasure()
-        self._turns: list[_Turn] = []
+        self._turns: list[Turn] = []
 
     def run(self) -> Erasure:
         """All tables."""
@@ -306,7 +306,7 @@ class _Round:
         in_order = [DELIVERY_EVENTS, *typed, QUARANTINE, *REMOVAL_ORDER]
         for table in in_order:
             rule = rules.get(table.name, lambda table: _Records(self._erased))
-            turn = _Turn(self._lake, self._mirror, table, self._ends)
+            turn = Turn(self._lake, self._mirror, table, self._ends)
             with turn.problems():
                 # asked before its files are looked at: what a fill commits until then is seen there
                 awaits_fill = table in typed and self._awaits_fill(table)
@@ -391,7 +391,7 @@ class _Round:
         return _Records(self._erased.without(Erased.in_rows(rows.filter(pa.array(kept, pa.bool_())))))
 
 
-class _Turn:
+class Turn:
     """A table's turn. `version`: that from which on nothing of the kind is in it; -1 where that is not known."""
 
     def __init__(self, lake: Folder, mirror: LakeMirror | None, table: Table, ends: Ends) -> None:

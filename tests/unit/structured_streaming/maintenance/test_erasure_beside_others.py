@@ -8,7 +8,7 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -116,18 +116,18 @@ def test_a_fill_that_commits_behind_the_turn_of_its_table_is_found_by_the_next_r
     def within() -> None:
         lake.erase()
         if step == "messages":
-            real = erasure._Turn.run
+            real = erasure.Turn.run
 
             def run(self: Any, *arguments: Any, **named: Any) -> None:
                 real(self, *arguments, **named)
                 if self.report.table == "messages":
                     commit()
 
-            monkeypatch.setattr(erasure._Turn, "run", run)
+            monkeypatch.setattr(erasure.Turn, "run", run)
         elif step == "look_again":
-            once(monkeypatch, erasure._Turn, "look_again", commit)
+            once(monkeypatch, erasure.Turn, "look_again", commit)
         else:
-            once(monkeypatch, erasure._Round, "_say", commit)
+            once(monkeypatch, erasure, "add_to_upkeep", commit)
         rounds.append(purge(lake.folder, None))
         raise _CommittedError
 
@@ -140,7 +140,7 @@ def test_a_fill_that_commits_behind_the_turn_of_its_table_is_found_by_the_next_r
     append = TableLog.append
 
     def held(self: TableLog, *arguments: Any, **named: Any) -> None:
-        if self._folder.uri.endswith(TYPED) and not rounds:
+        if self.folder.uri.endswith(TYPED) and not rounds:
             pending.append(lambda: append(self, *arguments, **named))
             within()
         append(self, *arguments, **named)
@@ -290,7 +290,7 @@ def test_scratch_of_who_began_while_a_round_went_on_counts(
     lake.write(1)
     lake.erase()
     left = [lake.lake / "messages" / ".lakebroker-abc", lake.lake / ".lakebroker-merge"]
-    once(monkeypatch, erasure._Turn, "run", lambda: [path.write_bytes(b"rows") for path in left])
+    once(monkeypatch, erasure.Turn, "run", lambda: [path.write_bytes(b"rows") for path in left])
     found = purge(lake.folder, None)
     assert (found.settled, found.scratch) == (False, 2)
     for path in left:
@@ -447,17 +447,19 @@ def test_a_commit_that_another_round_cleaned_meanwhile_stays_so(
         folder, TableLog(folder), (), lambda stated: bool(stated) and json.dumps(stated) in some
     )
     other = LogCleaning(folder, TableLog(folder), (), of_that_commit)
-    real = LogCleaning._commits
+    real, behind = LocalFolder.read_each, list[int]()
 
-    def late(self: LogCleaning, old: Mapping[str, int]) -> Iterator[tuple[str, bytes | None]]:
-        for name, changed in real(self, old):
-            if self is one and name == first:
-                assert changed is not None
-                assert other.run() == 1
-            yield name, changed
+    def late(self: LocalFolder, names: Iterable[str]) -> Iterator[bytes]:
+        names = list(names)
+        for name, content in zip(names, real(self, names), strict=False):
+            if name == first and not behind:
+                behind.append(0)
+                behind[0] = other.run()
+            yield content
 
-    monkeypatch.setattr(LogCleaning, "_commits", late)
+    monkeypatch.setattr(LocalFolder, "read_each", late)
     assert one.run() == 0, "there is nothing left of it to do"
+    assert behind == [1]
     assert '"stats"' not in commits[0].read_text()
     assert '"stats"' in commits[1].read_text()
 

@@ -246,7 +246,7 @@ def test_the_stream_commits_at_every_instant_and_keeps_its_rows(
     real, beside = TableLog.rewrite, set[str]()
 
     def rewrite(log: TableLog, *arguments: Any, **named: Any) -> None:
-        if (table := str(log._folder)) not in beside:
+        if (table := str(log.folder)) not in beside:
             beside.add(table)
             lake.write(1)
         real(log, *arguments, **named)

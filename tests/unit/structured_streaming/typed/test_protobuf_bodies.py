@@ -20,9 +20,9 @@ from google.protobuf import (
 )
 
 from structured_streaming.typed.declaration import PROTOBUF, Declaration, Schema
-from structured_streaming.typed.fields import SchemaError
+from structured_streaming.typed.fields import SchemaError, column_name
 from structured_streaming.typed.protobuf_schema import ProtobufSchema
-from structured_streaming.typed.topic import TypedTopic
+from structured_streaming.typed.topic import PLACE, TypedTopic
 
 F = descriptor_pb2.FieldDescriptorProto
 
@@ -103,9 +103,14 @@ def topic(*files: Any, registry: str = "", ids: tuple[int, ...] = ()) -> TypedTo
 
 
 def read(made: TypedTopic, *bodies: bytes) -> list[tuple[dict[str, Any], int, str | None]]:
-    given = pa.array(bodies, pa.binary())
-    found = made._by_frames(given, False) if made.declared.registry else made._decoded(given)
-    return list(zip(found.values.to_pylist(), found.versions, found.reasons, strict=True))
+    given, encodings = pa.array(bodies, pa.binary()), pa.array(["identity"] * len(bodies))
+    place = {name: pa.nulls(len(bodies), made.table.schema.field(name).type) for name in PLACE}
+    found = pa.concat_tables(made.rows(place, given, encodings, strict=False)).to_pylist()
+    names = {each.name: column_name(each.name) for each in made.decoder.fields}
+    return [
+        ({name: row[column] for name, column in names.items()}, row["schema_version"] or 0, row["reason"])
+        for row in found
+    ]
 
 
 def whole(file: descriptor_pb2.FileDescriptorProto) -> Any:

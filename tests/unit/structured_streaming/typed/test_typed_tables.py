@@ -267,7 +267,7 @@ def test_a_declaration_between_look_and_commit(lake: Path, monkeypatch: pytest.M
     append, done = TableLog.append, []
 
     def late(table: TableLog, files: Any, transactions: Any) -> None:
-        if "typed_orders" in str(table._folder) and not done:
+        if "typed_orders" in str(table.folder) and not done:
             done.append(evolved(lake, V2))
         append(table, files, transactions)
 
@@ -409,8 +409,10 @@ def test_batches_that_went_to_a_table_are_no_python_objects(lake: Path) -> None:
     for _ in range(3):
         log.batch(ORDERS)
     version = TableLog(folder.child("reput_progress")).version
-    assert list(typed_fill._batches(folder, version, ORDERS, 0)) == []
-    others = list(typed_fill._batches(folder, version, dataclasses.replace(ORDERS, table="typed_others"), 0))
+    assert list(typed_fill.other_batches(folder, version, ORDERS, 0)) == []
+    others = list(
+        typed_fill.other_batches(folder, version, dataclasses.replace(ORDERS, table="typed_others"), 0)
+    )
     assert len(others) == 3
     assert [each.start for each in others] == [0, *(each.end for each in others[:-1])]
     assert others[-1] == ("b", "l", others[-1].start, log.end)
@@ -536,7 +538,7 @@ def test_batches_without_a_message_of_a_quiet_topic_are_looked_at_once(
     log, folder, looked = Log(lake), LocalFolder(lake), list[int]()
     declare(folder, ORDERS)
     log.batch(ORDERS)
-    real = typed_fill._batches
+    real = typed_fill.other_batches
 
     def batches(where: Any, version: int, declared: Declaration, behind: int) -> Any:
         looked.append(behind)
@@ -548,7 +550,7 @@ def test_batches_without_a_message_of_a_quiet_topic_are_looked_at_once(
         DeltaCommitSink(str(lake), lambda step: None, Wanted(typed=(ORDERS,))).commit(found)
         log.end += len(data)
 
-    monkeypatch.setattr(typed_fill, "_batches", batches)
+    monkeypatch.setattr(typed_fill, "other_batches", batches)
     followed, loud = FollowedLake(folder), log.end
     for _ in range(2):
         quiet()
