@@ -59,7 +59,7 @@ class BrokerRequests:
         check = Fields(request.ext_fields).small("bodyCrc32")
         if check != 0 and check != zlib.crc32(request.body) & 0x7FFFFFFF:
             raise RequestError("crc32 not match")
-        if _is_large(request.body):
+        if is_large(request.body):
             return self._register_large(connection, request)
         return self._register(connection, request, RegisterBrokerBody.decode(request.body, request.version))
 
@@ -181,7 +181,7 @@ def _told(connection: Connection, request: Command) -> Iterator[None]:
         raise
 
 
-def _is_large(body: bytes) -> bool:
+def is_large(body: bytes) -> bool:
     """A registration that takes long to read; a compressed one may unpack to a thousand times its size."""
     if len(body) > _LARGE_BODY or body[:1] != b"\x78":
         return len(body) > _LARGE_BODY

@@ -29,7 +29,8 @@ class LostBrokers:
         self._notify = notify
         self._line: deque[Callable[[], BrokerKey | None]] = deque()
         self._silent: set[BrokerKey] = set()
-        self._scheduled: asyncio.Handle | None = None
+        self.scheduled: asyncio.Handle | None = None
+        """The next tick; None while nothing is left to do."""
 
     def connection_closed(self, connection: Hashable) -> None:
         """Its brokers are gone, unless they register through another one."""
@@ -59,16 +60,16 @@ class LostBrokers:
 
     def go_on(self) -> None:
         """There is something to do in the next tick."""
-        if self._scheduled is None:
-            self._scheduled = asyncio.get_running_loop().call_soon(self._tick)
+        if self.scheduled is None:
+            self.scheduled = asyncio.get_running_loop().call_soon(self._tick)
 
     def stop(self) -> None:
         """What is in line stays."""
-        if self._scheduled is not None:
-            self._scheduled.cancel()
+        if self.scheduled is not None:
+            self.scheduled.cancel()
 
     def _tick(self) -> None:
-        self._scheduled = None
+        self.scheduled = None
         left = WORK
         try:
             while self._line and left > 0:

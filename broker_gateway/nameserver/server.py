@@ -52,15 +52,15 @@ class NameServer:
     ) -> None:
         server = config.server
         self._wanted = wanted or Wanted("listenPort", server.listen_port, "bindAddress", server.bind_address)
-        self._state = State(config, _monotonic_ms, self._notify)
+        self.state = State(config, _monotonic_ms, self._notify)
         policy = policy or LoopbackPolicy(
-            lambda: self._state.config.lake.lake_remote_admin, OWN_MACHINE.format("name server")
+            lambda: self.state.config.lake.lake_remote_admin, OWN_MACHINE.format("name server")
         )
         processors = Processors(around=authorized(policy, NAME_SERVER_REQUESTS))
-        self._broker_requests = BrokerRequests(self._state)
+        self._broker_requests = BrokerRequests(self.state)
         self._broker_requests.bind(processors)
-        ClientRequests(self._state).bind(processors)
-        AdminRequests(self._state).bind(processors)
+        ClientRequests(self.state).bind(processors)
+        AdminRequests(self.state).bind(processors)
         idle_s = float(config.server.server_channel_max_idle_time_seconds)
         most = config.lake.lake_max_connections
         self._server = RemotingServer(
@@ -86,7 +86,7 @@ class NameServer:
 
     async def start(self) -> None:
         """Listens. Raises StartError."""
-        options = self._state.config.server
+        options = self.state.config.server
         try:
             await self._server.start(
                 options.bind_address, options.listen_port, backlog=options.server_socket_backlog
@@ -94,11 +94,11 @@ class NameServer:
         except OSError as error:
             raise self._wanted.refused(error) from error
         if options.listen_port == 0:
-            self._state.config = self._state.config.changed({"listenPort": str(self.port)})
+            self.state.config = self.state.config.changed({"listenPort": str(self.port)})
         self._scan = asyncio.create_task(self._look_for_silent(), name="scan not active broker")
 
     async def stop(self) -> None:
-        options = self._state.config.server
+        options = self.state.config.server
         if self._scan is not None:
             self._scan.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -107,38 +107,38 @@ class NameServer:
             options.shutdown_wait_time_seconds if options.enable_shutdown_gracefully else 1.0
         )
         self._broker_requests.close()
-        self._state.lost_brokers.stop()
+        self.state.lost_brokers.stop()
         for task in list(self._notifications):
             task.cancel()
         await self._client.close()
 
     async def _look_for_silent(self) -> None:
         """Every interval. When this process stood still, brokers get that time, and are heard before the next look."""
-        clock = self._state.clock
+        clock = self.state.clock
         looked = clock()
         while True:
             began = clock()
-            next_look = looked + self._state.config.namesrv.scan_not_active_broker_interval
+            next_look = looked + self.state.config.namesrv.scan_not_active_broker_interval
             wait = min(max(next_look - began, 0), _PAUSE_MS)
             await asyncio.sleep(wait / 1000)
             now = clock()
             late = now - began - wait
             if late > _PAUSE_MS:
                 log.warning("the name server stood still; brokers get that time", ms=late)
-                self._state.routes.live.prolong(late)
+                self.state.routes.live.prolong(late)
                 looked = now
             elif now >= next_look:
                 looked = now
                 self._unregister_silent()
 
     def _unregister_silent(self) -> None:
-        for key, connection in self._state.routes.live.expired():
-            self._state.lost_brokers.silent(key, partial(self._end_silent, key, connection))
+        for key, connection in self.state.routes.live.expired():
+            self.state.lost_brokers.silent(key, partial(self._end_silent, key, connection))
 
     def _end_silent(self, key: BrokerKey, connection: Hashable) -> None:
         cluster, address = key
         self._peer_log.warning(
-            self._state.routes.live.registered_from(cluster, address),
+            self.state.routes.live.registered_from(cluster, address),
             "a broker is silent; it is unregistered",
             _SILENT_LINES,
             cluster=cluster,
@@ -148,7 +148,7 @@ class NameServer:
             connection.close("its broker is silent", at_once=True)
 
     def _connection_closed(self, connection: Connection) -> None:
-        self._state.lost_brokers.connection_closed(connection)
+        self.state.lost_brokers.connection_closed(connection)
 
     def _notify(self, change: MinBrokerIdChange) -> None:
         told = {

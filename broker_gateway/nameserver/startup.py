@@ -24,12 +24,12 @@ def run(config: NameServerConfig, warnings: Iterable[str] = ()) -> None:
     configure_logs(config.lake.lake_log_format, config.lake.lake_log_level)
     for warning in warnings:
         log.warning(warning)
-    _allow_files(config.lake.lake_max_connections)
+    allow_files(config.lake.lake_max_connections)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_serve(config))
 
 
-def _allow_files(connections: int) -> None:
+def allow_files(connections: int) -> None:
     """As many open files as there may be connections, as far as the host allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = connections + _FILES_BESIDE

@@ -14,7 +14,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from broker_gateway.config.broker_options import default_ip
-from broker_gateway.nameserver.broker_requests import _is_large
+from broker_gateway.nameserver.broker_requests import is_large
 from broker_gateway.nameserver.brokers import MinBrokerIdChange
 from broker_gateway.nameserver.config import load_config
 from broker_gateway.nameserver.lost_brokers import LostBrokers
@@ -193,7 +193,7 @@ def test_a_small_body_that_unpacks_to_much_is_read_aside(topics: int, large: boo
     body = zlib.compress(b"".join(texts), 9)
     assert len(body) < 4096
     assert len(RegisterBrokerBody.decode(body, 0).topic_config_table) == min(topics, 10)
-    assert _is_large(body) == large
+    assert is_large(body) == large
 
 
 def test_large_bodies_where_small_ones_belong(tmp_path: Path) -> None:
@@ -409,7 +409,7 @@ def test_the_brokers_of_a_connection_that_closes_go_in_turns(tmp_path: Path) -> 
         for number in range(1, 31):
             answer = await many.register(body, brokerName=f"b{number}", brokerAddr=f"127.0.0.1:{number}")
             assert answer.code == 0
-        table = server._state.routes.topics.queues
+        table = server.state.routes.topics.queues
 
         def left() -> int:
             return sum(map(len, table.values()))

@@ -47,7 +47,7 @@ class Brokers:
     async def ticks(self, count: Callable[[], int]) -> list[int]:
         """By how much a count falls in each tick until nothing is left to do."""
         falls = []
-        while self.lost_brokers._scheduled is not None:
+        while self.lost_brokers.scheduled is not None:
             before = count()
             await asyncio.sleep(0)
             falls.append(before - count())

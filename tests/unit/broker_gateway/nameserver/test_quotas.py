@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Hashable
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
+from broker_gateway.nameserver.brokers import BrokerKey
 from broker_gateway.nameserver.claims import OWN_MACHINE, Peer
 from broker_gateway.nameserver.quotas import Held, Holder, Limits, Quotas
 from broker_gateway.nameserver.route_table import RouteTable
-from broker_gateway.nameserver.topic_table import _weight
 from broker_gateway.protocol.body.route import QueueData
 from broker_gateway.protocol.errors import RequestError
 from broker_gateway.transport.remoting.trusted_hosts import trusted_hosts
@@ -68,7 +68,7 @@ def test_shares_of_what_a_registration_brings(kind: str) -> None:
         register(number, TRUSTED)
     with pytest.raises(RequestError, match=r"100 .* are registered, 100 are allowed; .*Try again"):
         register(11, TRUSTED)
-    for host in list(table.live._by_connection):
+    for host in {each.connection for each in table.live.values()}:
         gone(table, host)
     assert nothing_is_left(table)
 
@@ -143,24 +143,28 @@ def suppressed(what: Any, *given: Any, **named: Any) -> str:
     return ""
 
 
-def counts(kind: Quotas) -> dict[Hashable, int]:
-    return {key: kind.of(key) for key in kind._of}
+def assert_counts_of(kind: Quotas, expected: Mapping[Any, int]) -> None:
+    """These, and no others."""
+    assert {key: kind.of(key) for key in expected} == expected
+    assert len(kind) == sum(expected.values())
 
 
 def assert_counts(table: RouteTable) -> None:
     held: Held = table.held
-    assert counts(held.brokers) == {
-        key: max(1, len(table._names.get(key, ()))) for key in {*table.live, *table._names}
-    }
-    assert counts(held.filter_servers) == {key: len(each) for key, each in table.live.filter_servers.items()}
+    names = dict[BrokerKey, set[str]]()
+    for name, broker in table.brokers.items():
+        for number, address in broker.broker_addrs.items():
+            names.setdefault((broker.clusters[number], address), set()).add(name)
+    assert_counts_of(
+        held.brokers, {**dict.fromkeys(table.live, 1), **{key: len(each) for key, each in names.items()}}
+    )
+    assert_counts_of(held.filter_servers, {key: len(each) for key, each in table.live.filter_servers.items()})
     topics, mapped = dict[str, int](), dict[str, int]()
     for topic in table.topics.queues:
         for name in table.topics.queue_datas(topic):
             topics[name] = topics.get(name, 0) + 1
     for topic in table.topics.mappings:
         for name, each in (table.topics.mappings_of(topic) or {}).items():
-            mapped[name] = mapped.get(name, 0) + _weight(each)
-    assert counts(held.queue_datas) == topics
-    assert counts(held.mapped_queues) == mapped
-    for kind in (held.brokers, held.filter_servers, held.queue_datas, held.mapped_queues):
-        assert len(kind) == sum(counts(kind).values())
+            mapped[name] = mapped.get(name, 0) + 1 + len(each.get("currIdMap", ()))
+    assert_counts_of(held.queue_datas, topics)
+    assert_counts_of(held.mapped_queues, mapped)
