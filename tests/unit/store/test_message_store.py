@@ -6,7 +6,7 @@ import shutil
 import struct
 import threading
 import time
-from collections.abc import Callable, Set
+from collections.abc import Set
 from functools import partial
 from pathlib import Path
 
@@ -28,6 +28,7 @@ from store.log_reader import LogReader
 from store.message_store import Appended, MessageStore
 from store.opening import StoreOptions
 from store.scan import scan
+from tests.support.waiting import LIMIT_S, wait_until
 
 SEGMENT = 1 << 16
 HOST = Host("127.0.0.1", 10911)
@@ -43,7 +44,7 @@ open_store = partial(logs.open_store, segment_size=SEGMENT, flush_interval_ms=60
 def flush(store: MessageStore) -> None:
     done = threading.Event()
     store.wait_flushed(store.max_offset, lambda error: done.set())
-    assert done.wait(5)
+    assert done.wait(LIMIT_S)
 
 
 def scanned_offsets(store: MessageStore) -> list[int]:
@@ -261,7 +262,7 @@ def test_waiters_of_different_offsets_are_called_in_order(tmp_path: Path) -> Non
     for end in ends:
         store.wait_flushed(end, lambda error, end=end: called.append(end))  # type: ignore[misc]
     store.wait_flushed(ends[-1], lambda error: last.set())
-    assert last.wait(5)
+    assert last.wait(LIMIT_S)
     assert called == ends
     store.close()
     with pytest.raises(StoreReadOnlyError, match="closed"):
@@ -357,11 +358,7 @@ def test_the_next_segment_is_made_ahead_and_removed_when_not_used(tmp_path: Path
     store = open_store(tmp_path)
     store.append([pending(b"x" * 40_000)])
     ahead = tmp_path / "commitlog" / f"{SEGMENT:020d}"
-    for _ in range(500):
-        if ahead.exists() and ahead.stat().st_size:
-            break
-        time.sleep(0.01)
-    assert ahead.stat().st_size == SEGMENT
+    wait_until(lambda: ahead.exists() and ahead.stat().st_size == SEGMENT)
     store.close()
     assert not ahead.exists()
 
@@ -374,13 +371,6 @@ def test_the_checkpoint_is_kept_for_a_real_broker(tmp_path: Path) -> None:
     times = struct.unpack(">5q", (tmp_path / "checkpoint").read_bytes()[:40])
     assert times == (last.store_timestamp, 0, 0, last.size, last.size)
     assert (tmp_path / "checkpoint").stat().st_size == 4096
-
-
-def wait_until(condition: Callable[[], bool], limit_s: float = 10.0) -> None:
-    deadline = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_few_pages_wait_for_the_thorough_flush(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ from store.log.record import (
 from store.log_reader import LogReader
 from store.scan import find_property, gather, scan, split_properties, split_words, topic_codes
 from tests.suite.evidence import rounds
+from tests.support.waiting import LIMIT_S
 
 HOST = Host("127.0.0.1", 10911)
 
@@ -226,7 +227,7 @@ def test_waiters_are_called_when_their_bytes_are_on_disk(tmp_path: Path) -> None
     called = threading.Event()
     errors: list[BaseException | None] = []
     store.wait_flushed(store.max_offset, lambda error: (errors.append(error), called.set()))
-    assert called.wait(5)
+    assert called.wait(LIMIT_S)
     assert errors == [None]
     assert store.flushed_offset == store.max_offset == LogReader(tmp_path).readable_offset
     store.close()
@@ -244,7 +245,7 @@ def test_a_failed_flush_makes_the_store_read_only(tmp_path: Path, monkeypatch: p
     called = threading.Event()
     errors: list[BaseException | None] = []
     store.wait_flushed(store.max_offset, lambda error: (errors.append(error), called.set()))
-    assert called.wait(5)
+    assert called.wait(LIMIT_S)
     monkeypatch.setattr(os, "fdatasync", real)
     assert isinstance(errors[0], StoreReadOnlyError)
     with pytest.raises(StoreReadOnlyError, match="Input/output error"):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from store.log.record import SYS_PREPARED, Host, PendingRecord, tags_code
 from store.message_store import MessageStore
 from store.opening import StoreOptions
 from tests.suite.evidence import rounds
+from tests.support.waiting import wait_until
 
 SEGMENT = 1 << 20
 HOST = Host("127.0.0.1", 10911)
@@ -207,10 +207,7 @@ def test_the_newest_file_that_is_made_anew_knows_the_queues_without_an_entry_in_
     store = open_store(root)
     store.index.raise_next("raised", 2, 77)
     send(store, 600)
-    deadline = time.monotonic() + 60
-    while not all(isinstance(each, FileRun) for each in list(store.index.runs())[:-1]):
-        assert time.monotonic() < deadline, "the newest ended run was not written"
-        time.sleep(0.01)
+    wait_until(lambda: all(isinstance(each, FileRun) for each in list(store.index.runs())[:-1]))
     runs = [each for each in store.index.runs() if isinstance(each, FileRun)]
     flip(runs[-1].path, HEADER.size)
     assert [run.directory() for run in runs], "made anew"

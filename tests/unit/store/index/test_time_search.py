@@ -21,6 +21,7 @@ from store.log.record import Host, PendingRecord
 from store.log.retention import Rules
 from store.message_store import MessageStore
 from tests.suite.evidence import rounds
+from tests.support.waiting import wait_until
 
 LOWER, UPPER = BoundaryType.LOWER, BoundaryType.UPPER
 HOST = Host("127.0.0.1", 10911)
@@ -93,10 +94,7 @@ def test_over_memory_and_files_and_behind_what_was_deleted(tmp_path: Path, clock
     for clock.now_ms in range(1000, 1400):
         put(store, b"x" * 1000, topic="t" if clock.now_ms % 4 else "other")
     times = [each for each in range(1000, 1400) if each % 4]
-    deadline = time.monotonic() + 10
-    while len(list_runs(tmp_path / "lakeindex")) < 20 and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert len(list_runs(tmp_path / "lakeindex")) >= 20, "most of the runs are files"
+    wait_until(lambda: len(list_runs(tmp_path / "lakeindex")) >= 20, "most of the runs as files")
 
     def everywhere(least: int) -> None:
         for asked in range(990, 1410, rounds(7, 1)):

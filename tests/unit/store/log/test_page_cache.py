@@ -7,7 +7,6 @@ import logging
 import os
 import resource
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -21,6 +20,7 @@ from store.log.flush import FlushMode
 from store.log.page_cache import POPULATE_WRITE, WILLNEED, PageCache, advise
 from store.log.record import Host, PendingRecord
 from store.log.segment import Segment
+from tests.support.waiting import LIMIT_S, wait_until
 
 HOST = Host("127.0.0.1", 10911)
 PAGE = 4096
@@ -29,13 +29,6 @@ SEGMENT = 100 * PAGE
 BUSY = 3600.0
 Call = tuple[int, int, int]
 CaughtUp = Callable[[], None]
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
 
 
 class Calls:
@@ -131,13 +124,13 @@ def test_no_second_step_while_one_is_under_way(segments: list[Segment]) -> None:
 
     def slow(segment: Segment, position: int, length: int, advice: int) -> None:
         began.append(position)
-        go.wait(10)
+        go.wait(LIMIT_S)
 
     pages = PageCache(STEP, BUSY, advise=slow)
     offset = 0
     for _ in range(8):
         offset = pages.reached(segments[0], None, offset)
-    wait_for(lambda: bool(began))
+    wait_until(lambda: bool(began))
     assert len(began) == 1
     go.set()
     pages.close()
@@ -254,11 +247,11 @@ def test_warmed_segments_are_locked_until_the_log_is_behind_them(
             store.append([PendingRecord("t", 0, b"x" * 10_000, b"", 1, HOST.packed)])
 
     put(1)
-    wait_for(lambda: locked_bytes() == before + size)
+    wait_until(lambda: locked_bytes() == before + size)
     put(size * 3 // 4)
-    wait_for(lambda: locked_bytes() == before + 2 * size)  # the one made ahead too
+    wait_until(lambda: locked_bytes() == before + 2 * size)  # the one made ahead too
     put(size * 5 + size // 4)
-    wait_for(lambda: locked_bytes() == before + size)
+    wait_until(lambda: locked_bytes() == before + size)
     store.close()
     assert locked_bytes() == before
     assert [each for each in caplog.records if each.levelno >= logging.WARNING] == []

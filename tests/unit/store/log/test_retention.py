@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import threading
-import time
 from functools import partial
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from store.log.record import Host, PendingRecord
 from store.log.retention import Candidate, Disk, Rules, choose, refusal
 from store.log_reader import LogReader
 from store.message_store import MessageStore
+from tests.support.waiting import wait_until
 
 SEGMENT = 1 << 16
 HOST = Host("127.0.0.1", 10911)
@@ -148,19 +148,15 @@ def test_no_room_for_the_next_segment_refuses_before_this_one_is_full(tmp_path: 
     in_the_way.mkdir()
     while store.max_offset % SEGMENT < SEGMENT // 2 + 100:
         store.append([PendingRecord("t", 0, b"x" * 5000, b"", 1, HOST.packed)])
-    for _ in range(1000):
-        if store.refusal is not None:
-            break
-        time.sleep(0.01)
-    assert "cannot be made" in (store.refusal or "")
+    assert "cannot be made" in wait_until(lambda: store.refusal or "")
     store.append([PendingRecord("journal", 0, b"x" * 5000, b"", 1, HOST.packed)])  # what is ours still fits
     in_the_way.rmdir()
-    for _ in range(1000):
+
+    def accepted() -> bool:
         store.retain(Rules(refuse=1.0), 0, 0)
-        if store.refusal is None:
-            break
-        time.sleep(0.01)
-    assert store.refusal is None
+        return store.refusal is None
+
+    wait_until(accepted)
     fill(store, at + 1)
     store.close()
 

@@ -22,6 +22,7 @@ from store.log.record import Host, PendingRecord
 from store.log.retention import Rules
 from store.message_store import MessageStore
 from store.tools.self_check import MAX_DAMAGE, NEWEST, Found, self_check
+from tests.support.waiting import wait_until
 
 SEGMENT = 1 << 16
 HOST = Host("127.0.0.1", 10911)
@@ -40,10 +41,7 @@ def look(store: MessageStore) -> Found:
 
 
 def wait_for_files(folder: Path, count: int) -> None:
-    deadline = time.monotonic() + 10
-    while len(list_runs(folder / "lakeindex")) < count and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert len(list_runs(folder / "lakeindex")) >= count
+    wait_until(lambda: len(list_runs(folder / "lakeindex")) >= count)
 
 
 def damage_at(store: MessageStore, topic: str, queue_offset: int, at: int, data: bytes) -> int:

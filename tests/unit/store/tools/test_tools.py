@@ -6,7 +6,6 @@ import json
 import shutil
 import tarfile
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from lakebroker_testing.faults import flip_byte
 from store.log.record import Host, PendingRecord, encode_properties
 from store.message_store import MessageStore
 from store.opening import StoreOptions
+from tests.support.waiting import wait_until
 
 DATA = Path(__file__).parents[3] / "data" / "rocketmq-5.5.0-store.tar.gz"
 SEGMENT = 1 << 16
@@ -168,10 +168,7 @@ def test_what_stands_behind_the_flushed_offset_after_a_crash_is_shown(tmp_path: 
     more = [store.append([record])[0] for _ in range(100)]  # beyond the segment
     last_segment = more[-1].physical_offset // SEGMENT * SEGMENT
     index = tmp_path / "running" / "lakeindex" / f"{last_segment - SEGMENT:020d}"
-    deadline = time.monotonic() + 120
-    while not index.exists():  # of a whole segment, which is flushed for it
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(index.exists)  # of a whole segment, which is flushed for it
     more += [store.append([record])[0] for _ in range(5)]
     assert more[-1].physical_offset // SEGMENT * SEGMENT == last_segment
     crashed = tmp_path / "crashed"
