@@ -102,11 +102,11 @@ def list_tasks(
     rows = [{column: getattr(task, column) for column in columns} for task in answer.tasks]
     if not as_json:
         columns[4] = "last_run"
-        rows = [row | {"last_run": _when(row["last_run_ms"], time.time())} for row in rows]
+        rows = [row | {"last_run": when(row["last_run_ms"], time.time())} for row in rows]
     show(rows, columns, as_json)
 
 
-def _when(ms: int, now_s: float) -> str:
+def when(ms: int, now_s: float) -> str:
     """A time as a person reads it, and how long ago that was; 0: never."""
     if ms == 0:
         return "never"

@@ -24,7 +24,8 @@ class Workers:
 
     def __init__(self, patience_s: float = PATIENCE_S) -> None:
         self._patience_s = patience_s
-        self._under_way = 0
+        self.under_way = 0
+        """What is asked and not answered yet."""
         self._closed = False
         self._line: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         for number in range(THREADS):
@@ -32,9 +33,9 @@ class Workers:
 
     async def ask(self, question: Callable[[], T]) -> T:
         """Raises AskError, also where too many ask, the question fails otherwise, or the answer takes too long: its thread is then lost to others until it ends."""
-        if self._under_way >= MOST:
+        if self.under_way >= MOST:
             raise AskError(f"{MOST} questions are under way: ask again when one has ended")
-        self._under_way += 1
+        self.under_way += 1
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[T] = loop.create_future()
         answer.add_done_callback(self._done)
@@ -75,6 +76,6 @@ class Workers:
             self._line.get()()
 
     def _done(self, answer: asyncio.Future[T]) -> None:
-        self._under_way -= 1
+        self.under_way -= 1
         if not answer.cancelled():
             answer.exception()  # told to who waited; else nobody waits any more

@@ -16,7 +16,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from broker_gateway.cli.admin_commands import _when
+from broker_gateway.cli.admin_commands import when
 from broker_gateway.cli.gateway_calls import failed
 from broker_gateway.cli.main import app
 from lakebroker_testing.gateway import settings_of
@@ -174,8 +174,8 @@ def test_damage_is_counted_and_its_file_named(tmp_path: Path) -> None:
 
 
 def test_a_time_is_read_by_people() -> None:
-    assert _when(1_700_000_000_000, 1_700_000_003.2) == "2023-11-14 22:13:20 UTC, 3 s ago"
-    assert _when(0, 1_700_000_003.2) == "never"
+    assert when(1_700_000_000_000, 1_700_000_003.2) == "2023-11-14 22:13:20 UTC, 3 s ago"
+    assert when(0, 1_700_000_003.2) == "never"
 
 
 def test_the_types_of_a_topic_are_listed() -> None:

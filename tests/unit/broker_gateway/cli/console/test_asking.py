@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,6 +26,7 @@ from broker_gateway.cli.questions import lake
 from lakebroker_pb.apache.rocketmq.v2 import admin_pb2 as public
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.lakebroker.admin.v1 import admin_pb2 as own
+from structured_streaming.embedded.engine import EmbeddedEngine
 from structured_streaming.errors import LocationError
 from tests.support.brokers.with_lake import LakeBroker
 from tests.support.lakes import example as example_lake
@@ -148,15 +149,27 @@ def test_a_lake_of_brokers_that_write_down_their_topics_is_not_scanned_for_names
     assert [each for each in asked if "consume_queue" in each or "consumer_offsets" in each] == []
 
 
-def test_what_the_lake_tells_of_a_look_up_is_heard_by_it_alone(places: Places) -> None:
-    assert places.lake is not None
+def test_what_the_lake_tells_of_a_look_up_is_heard_by_it_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_engine, tells = EmbeddedEngine.open, list[Callable[[str], None]]()
+
+    def opened(*given: Any, tell: Callable[[str], None], **named: Any) -> EmbeddedEngine:
+        tells.append(tell)
+        return open_engine(*given, tell=tell, **named)
+
+    monkeypatch.setattr(EmbeddedEngine, "open", opened)
+    engine = LakeEngine(str(empty_lake(str(tmp_path)).path), {})
+    engine.rows("SELECT 1")
+    (tell,) = tells
     for number in range(30):
-        lake_engine._tell(f"of a poll: {number}")
-    with places.lake.hearing() as said:
-        lake_engine._tell("broker-b does not answer")
-        lake_engine._tell("broker-b does not answer")
-        with places.lake.hearing() as other:
-            lake_engine._tell("of another")
+        tell(f"of a poll: {number}")
+    with engine.hearing() as said:
+        tell("broker-b does not answer")
+        tell("broker-b does not answer")
+        with engine.hearing() as other:
+            tell("of another")
+    engine.close()
     assert (said, other) == (["broker-b does not answer"], ["of another"])
 
 

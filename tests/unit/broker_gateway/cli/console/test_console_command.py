@@ -6,15 +6,17 @@ import shutil
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
-from broker_gateway.cli.console import command
+from broker_gateway.cli.console import command, server
 from broker_gateway.cli.console.errors import AskError
 from broker_gateway.cli.console.lake_engine import LakeEngine
 from broker_gateway.cli.console.replays import Replays
+from broker_gateway.cli.console.server import Listening
 from broker_gateway.cli.gateway_calls import Reached
 from broker_gateway.cli.main import app
 from broker_gateway.transport.certificates import trial_certificate
@@ -30,6 +32,20 @@ def refused(*arguments: str) -> str:
     assert result.exit_code != 0
     assert result.stderr.count("\n") == 1, result.stderr
     return result.stderr
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Listening, str]]:
+    """Where a console with these arguments would serve, and what it says before."""
+    found = list[Listening]()
+    monkeypatch.setattr(server, "serve", lambda made, listening: found.append(listening))
+
+    def run(*arguments: str) -> tuple[Listening, str]:
+        result = CliRunner().invoke(app, ["console", *arguments])
+        assert result.exit_code == 0, result.stderr
+        return found.pop(), result.stderr
+
+    return run
 
 
 def test_a_port_that_is_taken_is_named() -> None:
@@ -83,21 +99,25 @@ def test_a_place_where_no_lake_can_be_is_named(tmp_path: Path) -> None:
         assert str(place) in refused("--lake", str(place), "--port", "0")
 
 
-def test_a_lake_that_is_not_made_yet_is_waited_for(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_lake_that_is_not_made_yet_is_waited_for(
+    tmp_path: Path, served: Callable[..., tuple[Listening, str]]
+) -> None:
     for place in (tmp_path, tmp_path / "lake"):
-        command._check_lake(str(place))
-        assert f"no lake yet at {place}" in capfd.readouterr().err
+        listening, said = served("--lake", str(place), "--port", "0")
+        listening.port.close()
+        assert f"no lake yet at {place}" in said
 
 
 def test_a_lake_that_lacks_a_table_is_waited_for_and_called_what_it_is(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, served: Callable[..., tuple[Listening, str]]
 ) -> None:
     empty_lake(str(tmp_path))
     shutil.rmtree(tmp_path / "quarantine")
-    command._check_lake(str(tmp_path))
+    listening, told = served("--lake", str(tmp_path), "--port", "0")
+    listening.port.close()
     with pytest.raises(AskError) as asked:
         LakeEngine(str(tmp_path), {}).rows("SELECT 1")
-    for said in (capfd.readouterr().err, str(asked.value)):
+    for said in (told, str(asked.value)):
         assert "lacks the table quarantine; `lakebroker init --lake` makes what is missing" in said
         assert "no lake yet" not in said
 
@@ -116,17 +136,18 @@ def test_options_that_do_not_go_together_are_named(arguments: list[str], said: s
 
 
 def test_the_port_of_a_databricks_app_is_taken_and_a_wrong_one_is_named(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, served: Callable[..., tuple[Listening, str]]
 ) -> None:
     monkeypatch.setenv("DATABRICKS_APP_PORT", "http")
     assert "DATABRICKS_APP_PORT=http is no port" in refused("--behind-proxy")
     (port,) = free_ports(1)
     monkeypatch.setenv("DATABRICKS_APP_PORT", str(port))
-    listening = command._listening(None, None, None, (None, None), True)
+    listening, _ = served("--behind-proxy")
     with listening.port as made:
         assert made.getsockname() == ("0.0.0.0", port)
     assert listening.behind_proxy
-    with command._listening("127.0.0.1", None, None, (None, None), True).port as made:
+    listening, _ = served("--behind-proxy", "--host", "127.0.0.1")
+    with listening.port as made:
         assert made.getsockname() == ("127.0.0.1", port), "the address that was named, also behind a proxy"
 
 

@@ -20,6 +20,7 @@ from lakebroker_pb.apache.rocketmq.v2 import admin_pb2 as public
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_pb.lakebroker.admin.v1 import admin_pb2 as own
+from tests.support.waiting import wait_until
 
 OK = pb.Status(code=pb.OK)
 MESSAGE = pb.Message(topic=pb.Resource(name="t"), system_properties=pb.SystemProperties(message_id="1"))
@@ -183,7 +184,6 @@ def test_what_became_of_each_dead_letter_of_a_replay_is_said(sent: list[Any], sa
         plan = replaying.plan("g", ())
         assert (len(plan.keys), plan.targets) == (3, (("t", 3),))
         run = replaying.begin(plan)
-        assert replaying._thread is not None
-        replaying._thread.join(20)
+        wait_until(lambda: run.ended_ms)
         assert run.said.startswith(said)
         assert run.said.endswith("; 1 not tried") is (None in sent)

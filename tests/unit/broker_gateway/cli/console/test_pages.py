@@ -66,7 +66,7 @@ def test_of_two_searches_the_one_that_was_asked_for_last_is_shown() -> None:
             places.go.set()
             await asyncio.to_thread(places.answered.wait, 60)
             await workers.ask(lambda: None)
-            while workers._under_way:  # noqa: ASYNC110  (which says nothing to anybody)
+            while workers.under_way:  # noqa: ASYNC110  (which says nothing to anybody)
                 await asyncio.sleep(0.01)
             await user.should_see("no message of second")
             await user.should_not_see("no message of first")

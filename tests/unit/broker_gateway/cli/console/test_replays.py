@@ -167,7 +167,9 @@ def test_what_another_tab_sent_meanwhile_is_not_sent_once_more(calls: Calls) -> 
     assert ended(replays, replays.plan("billing", every[:4])).sent == 4
 
 
-def test_a_long_replay_is_shown_while_it_goes_on_and_ends_between_two_messages(calls: Calls) -> None:
+def test_a_long_replay_is_shown_while_it_goes_on_and_ends_between_two_messages(
+    calls: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
     replays, go = Replays(HERE, True), threading.Semaphore(0)
     plan = replays.plan("billing", ())
     calls.before = lambda name: name == "SendMessage" and go.acquire(timeout=60)  # type: ignore[func-returns-value]
@@ -178,7 +180,8 @@ def test_a_long_replay_is_shown_while_it_goes_on_and_ends_between_two_messages(c
     assert run.said == f"sending again: 3 of {DEAD} dead letters"
     with pytest.raises(AskError, match="another replay is under way"):
         replays.begin(plan)
-    replays._stopped.set()
+    monkeypatch.setattr(module, "_STOP_S", 0.01)
+    assert replays.stop().endswith(f": 3 dead letters of {DEAD} sent again; one more may have been sent")
     go.release()
     until(lambda: run.ended_ms)
     assert run.said == f"4 dead letters sent again; {DEAD - 4} not tried: the console was ended"
