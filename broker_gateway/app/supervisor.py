@@ -48,7 +48,9 @@ _PORT_STEP = {"grpcServerPort": 1, "metricsPromExporterPort": 1, "listenPort": 1
 
 
 @dataclass(slots=True)
-class _Child:
+class Child:
+    """A broker: how it is started, and what is known of it."""
+
     name: str
     command: list[str]
     port_file: Path
@@ -119,7 +121,7 @@ def supervise(config: GatewayConfig, arguments: list[str], processes: int) -> in
         options = child_options(config, number, folder)
         settings = [part for name, value in options.items() for part in ("--set", f"{name}={value}")]
         command = [sys.executable, "-m", "broker_gateway.cli.main", "gateway", *arguments, *settings]
-        children.append(_Child(options["brokerName"], command, Path(options["lakePortFile"])))
+        children.append(Child(options["brokerName"], command, Path(options["lakePortFile"])))
     with _usable(root):
         folder.mkdir(parents=True, exist_ok=True)
         locked = _lock(folder)
@@ -128,7 +130,7 @@ def supervise(config: GatewayConfig, arguments: list[str], processes: int) -> in
         with _usable(root):
             (folder / PEERS_FILE).unlink(missing_ok=True)
         end_s = config.proxy.grpc_shutdown_time_seconds + _END_S
-        return _Supervisor(children, folder / PEERS_FILE, config.lake.lake_port_file, end_s).run()
+        return Supervisor(children, folder / PEERS_FILE, config.lake.lake_port_file, end_s).run()
     finally:
         os.close(locked)
 
@@ -176,12 +178,10 @@ def refuse_store(root: Path) -> None:
         )
 
 
-class _Supervisor:
+class Supervisor:
     """Watches the brokers. It retries what the host refuses: to write its files, and to start a broker."""
 
-    def __init__(
-        self, children: list[_Child], peers_file: Path, port_file: Path | None, end_s: float
-    ) -> None:
+    def __init__(self, children: list[Child], peers_file: Path, port_file: Path | None, end_s: float) -> None:
         self._children = children
         self._end_s = end_s
         self._peers_file = peers_file
@@ -240,7 +240,7 @@ class _Supervisor:
         else:
             self._told.discard(event)
 
-    def _looked_after(self, child: _Child) -> int | None:
+    def _looked_after(self, child: Child) -> int | None:
         """Starts or restarts a broker; the exit status of one that never served."""
         now = time.monotonic()
         if child.process is None:

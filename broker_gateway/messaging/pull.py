@@ -79,7 +79,7 @@ class Pulls:
         self._max_waiting = config.lake.lake_max_waiting_receives
         self._waiting: dict[tuple[str, int], set[asyncio.Future[None]]] = {}
         self._closing = False
-        self._turns = _Turns()
+        self._turns = PullTurns()
         core.store.on_appended(self._appended)
 
     async def pull(self, wanted: PullWanted) -> Pulled:
@@ -244,7 +244,7 @@ def _looked_at(asked: MessageFilter) -> int:
     return _ENTRIES * _A_READ // (_A_READ + asked.work) + 1
 
 
-class _Turns:
+class PullTurns:
     """Pulls that search go on one at a time, addresses in turn; calls of others are served in between."""
 
     def __init__(self) -> None:

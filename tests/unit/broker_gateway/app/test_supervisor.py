@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import signal
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
 
-from broker_gateway.app.supervisor import _Child, _Supervisor, child_options
+from broker_gateway.app.supervisor import Child, Supervisor, child_options
 from broker_gateway.config.gateway import load_config
 
 
@@ -31,28 +30,6 @@ def test_each_broker_has_folders_of_its_own_for_its_log(given: str, expected: st
     assert child_options(config, 1, Path("/unused")).get("storePathCommitLog") == expected
 
 
-@pytest.mark.parametrize("serves", [True, False])
-def test_a_broker_that_dies_right_behind_its_start_did_serve(tmp_path: Path, serves: bool) -> None:
-    ports = tmp_path / "ports.json"
-    script = f"open({str(ports)!r}, 'w').write('{{}}'); exit(3)" if serves else "exit(3)"
-    child = _Child("b", [sys.executable, "-c", script], ports)
-    supervisor = _Supervisor([child], tmp_path / "peers.json", None, 10)
-    assert supervisor._looked_after(child) is None
-    assert child.process is not None
-    child.process.wait()
-    assert supervisor._looked_after(child) == (None if serves else 3)
-    assert child.served == serves
-
-
-def test_a_broker_that_does_not_serve_yet_is_stopped_by_the_end_of_its_input_alone(tmp_path: Path) -> None:
-    child = _Child("b", [sys.executable, "-c", "import sys; sys.stdin.read()"], tmp_path / "ports.json")
-    supervisor = _Supervisor([child], tmp_path / "peers.json", None, 30)
-    assert supervisor._looked_after(child) is None
-    assert child.process is not None
-    assert supervisor._end() == 0
-    assert child.process.returncode == 0
-
-
 @pytest.fixture
 def _own_signals() -> Iterator[None]:
     """A supervisor takes those that stop it."""
@@ -62,8 +39,30 @@ def _own_signals() -> Iterator[None]:
         signal.signal(number, handler)
 
 
-def shell(folder: Path, name: str, script: str) -> _Child:
-    return _Child(name, ["sh", "-c", script], folder / f"{name}.json")
+def shell(folder: Path, name: str, script: str) -> Child:
+    return Child(name, ["sh", "-c", script], folder / f"{name}.json")
+
+
+@pytest.mark.usefixtures("_own_signals")
+@pytest.mark.parametrize("serves", [True, False])
+def test_a_broker_that_dies_right_behind_its_start_did_serve(tmp_path: Path, serves: bool) -> None:
+    """It is started again, and tells the supervisor to stop then."""
+    again = "if [ -e again ]; then kill -TERM $PPID; exec cat; fi; touch again"
+    ports = "echo '{}' > b.json; " if serves else ""
+    child = shell(tmp_path, "b", f"cd '{tmp_path}'; {again}; {ports}exit 3")
+    child.wait_s = 0.0
+    with capture_logs() as logs:
+        assert Supervisor([child], tmp_path / "peers.json", None, 10).run() == (0 if serves else 3)
+    happened = "a broker died; it is started again" if serves else "a broker could not start; all are stopped"
+    assert [(each["event"], each["status"]) for each in logs] == [(happened, 3)]
+
+
+@pytest.mark.usefixtures("_own_signals")
+def test_a_broker_that_does_not_serve_yet_is_stopped_by_the_end_of_its_input_alone(tmp_path: Path) -> None:
+    child = shell(tmp_path, "b", "kill -TERM $PPID; exec cat")
+    assert Supervisor([child], tmp_path / "peers.json", None, 30).run() == 0
+    assert child.process is not None
+    assert child.process.returncode == 0
 
 
 @pytest.mark.usefixtures("_own_signals")
@@ -71,7 +70,7 @@ def test_a_broker_that_cannot_start_stops_all(tmp_path: Path) -> None:
     other = shell(tmp_path, "other", "exec cat")
     peers = tmp_path / "processes" / "peers.json"
     peers.parent.mkdir()
-    supervisor = _Supervisor([other, shell(tmp_path, "bad", "exit 253")], peers, tmp_path / "ports.json", 30)
+    supervisor = Supervisor([other, shell(tmp_path, "bad", "exit 253")], peers, tmp_path / "ports.json", 30)
     with capture_logs() as logs:
         assert supervisor.run() == 253
     assert other.process is not None
@@ -90,7 +89,7 @@ def test_a_broker_that_does_not_end_is_killed_at_a_second_signal(tmp_path: Path)
     stays = f"kill -TERM $PPID; cat; {more}; exec sleep 600"
     children = [shell(tmp_path, "stays", stays), shell(tmp_path, "ends", "exec cat")]
     with capture_logs() as logs:
-        ended = _Supervisor(children, tmp_path / "peers.json", None, 600).run()
+        ended = Supervisor(children, tmp_path / "peers.json", None, 600).run()
     assert ended == 128 + signal.SIGKILL
     assert children[1].process is not None
     assert children[1].process.returncode == 0

@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 from zlib_ng import zlib_ng
 
 from broker_gateway.api.grpc.codec import timestamp
+from broker_gateway.deferred import pending as pending_module
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_testing.broker import InProcessBroker
@@ -479,17 +480,17 @@ def test_copies_are_on_disk_before_what_they_are_of_goes() -> None:
         assert len(copies) == 1
 
 
-def test_a_disk_without_room_for_the_file_goes_on_deleting() -> None:
+def test_a_disk_without_room_for_the_file_goes_on_deleting(monkeypatch: pytest.MonkeyPatch) -> None:
     with expiring() as broker:
         broker.create_topic("t")
         send_later(broker, b"waits", HOUR_MS)
-        pending = broker.broker.parts.timers.pending
-        pending._write = no_room  # type: ignore[method-assign]
-        for _ in range(20):
-            broker.send("t", b"x" * 200_000)
-        for _ in range(10):
-            broker.flush()
-            broker.advance(11)
+        with monkeypatch.context() as patched:
+            patched.setattr(pending_module, "save", no_room)
+            for _ in range(20):
+                broker.send("t", b"x" * 200_000)
+            for _ in range(10):
+                broker.flush()
+                broker.advance(11)
         assert broker.store.min_offset > 0
         broker.crash()
         assert broker.broker.parts.timers.count == 1

@@ -11,6 +11,7 @@ import structlog
 from structlog.testing import capture_logs
 
 from broker_gateway.lake.reader import LakeUnreachableError
+from broker_gateway.maintenance.retention import Retention
 from lakebroker_testing.broker import InProcessBroker
 
 ALWAYS = ";".join(f"{hour:02d}" for hour in range(24))
@@ -76,9 +77,9 @@ def test_a_lake_that_is_behind_is_named(process: InProcessBroker) -> None:
                 raise LakeUnreachableError("no answer")
             return self.at
 
-    lake = Lake()
-    retention = process.broker.retention
-    retention._lake = lake  # type: ignore[assignment]
+    lake, broker = Lake(), process.broker
+    rules = broker.retention.rules
+    broker.retention = Retention(process.store, broker.journal, rules, lake, False, broker.parts.put_off)  # type: ignore[arg-type]
     said: list[str] = []
     for at in (1000, 1000, 2000, None):
         lake.at = at

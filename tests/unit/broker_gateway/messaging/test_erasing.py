@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
 
 import pytest
 
 from broker_gateway.api.grpc.codec import timestamp
+from broker_gateway.journal.journal import Journal
 from broker_gateway.messaging import erasing, erasure_search
-from broker_gateway.messaging.erasing import Asked, Erasing, Erasure
+from broker_gateway.messaging.erasing import Asked, Erasure
 from broker_gateway.messaging.message_search import Wanted
 from broker_gateway.messaging.outcome import Reason, ServiceError
 from broker_gateway.messaging.transactions import Resolution
 from broker_gateway.migration.exchange import export_to_rocketmq
-from broker_gateway.runtime import shielded
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_pb.lakebroker.admin.v1 import admin_pb2
+from lakebroker_pb.lakebroker.journal.v1.journal_pb2 import Batch
 from lakebroker_testing.broker import InProcessBroker
 from lakebroker_testing.logs import pending
 from store.errors import ErasedError
@@ -363,14 +363,14 @@ def test_a_half_that_is_being_committed_is_caught_behind_it(
     broker: InProcessBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     transaction = half(broker, "a")
-    transactions, write = broker.broker.parts.transactions, Erasing._write
+    transactions, append = broker.broker.parts.transactions, Journal.append_first
 
-    def committed_at_this_moment(self: Erasing, *arguments: object) -> None:
+    def committed_at_this_moment(journal: Journal, batches: Iterable[Batch]) -> None:
         if transactions.count:
             transactions.end("t", transaction, Resolution.COMMIT, lambda outcome: None)
-        write(self, *arguments)  # type: ignore[arg-type]
+        append(journal, batches)
 
-    monkeypatch.setattr(Erasing, "_write", committed_at_this_moment)
+    monkeypatch.setattr(Journal, "append_first", committed_at_this_moment)
     found = erase(broker, "t", keys=["a"]).found
     assert len(records(broker, "t")) == 1
     assert [each.topic for each in found] == ["RMQ_SYS_TRANS_HALF_TOPIC", "t"]
@@ -596,13 +596,13 @@ def test_an_erasure_that_nobody_waits_for_any_more_is_done_to_its_end(
     due = timestamp(broker.clock.now_ms + 3_600_000)
     send(broker, b"a", keys=["a"], message_type=pb.DELAY, delivery_timestamp=due)
     at_work, timers = broker.broker.parts.erasing, broker.broker.parts.timers
-    written, real = asyncio.Event(), at_work._write
+    written, append = asyncio.Event(), Journal.append_first
 
-    def write(*arguments: Any) -> None:
-        real(*arguments)
+    def write(journal: Journal, batches: Iterable[Batch]) -> None:
+        append(journal, batches)
         written.set()
 
-    monkeypatch.setattr(at_work, "_write", write)
+    monkeypatch.setattr(Journal, "append_first", write)
 
     async def left() -> None:
         call = asyncio.create_task(at_work.erase(Asked("t", keys=["a"])))
@@ -612,7 +612,6 @@ def test_an_erasure_that_nobody_waits_for_any_more_is_done_to_its_end(
             await call
         with pytest.raises(ServiceError, match="being done already"):
             await at_work.erase(Asked("t", keys=["a"]))
-        await asyncio.wait(shielded._running)
 
     broker.run(left())
     assert timers.pending.below(broker.store.max_offset, 10) == []

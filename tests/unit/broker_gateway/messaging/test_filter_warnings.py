@@ -50,8 +50,11 @@ def test_what_is_remembered_and_said_is_bounded() -> None:
     with capture_logs() as logs:
         for number in range(MOST_KNOWN + 10):
             warnings.check(tags, f"g{number}", "t", "ipv4:10.0.0.1:1")
-    assert len(warnings._said) == MOST_KNOWN
     assert 1 <= len(logs) <= 8, "one address, one minute"
+    with capture_logs() as logs:
+        for number in (10, MOST_KNOWN + 9, 9):
+            warnings.check(tags, f"g{number}", "t", "ipv4:10.0.0.2:1")
+    assert [each["group"] for each in logs] == ["g9"], "the oldest ten are forgotten"
 
 
 def test_consumers_of_a_group_with_different_expressions_are_each_told_once() -> None:

@@ -39,7 +39,7 @@ class LiteConsumer:
         group: str = "agents",
     ) -> None:
         self.broker, self.client_id, self.group, self._kind = broker, client_id, group, kind
-        self._calls = broker.client(client_id)
+        self.calls = broker.client(client_id)
         self.connect()
 
     def connect(self) -> None:
@@ -74,16 +74,16 @@ class LiteConsumer:
             lite_topic_set=names,
             **more,
         )
-        return int(self._calls.call("SyncLiteSubscription", request).status.code)
+        return int(self.calls.call("SyncLiteSubscription", request).status.code)
 
     def add(self, *names: str, **more: Any) -> None:
         assert self.sync(pb.PARTIAL_ADD, *names, **more) == pb.OK
 
     def receive(self, batch: int = 32, **asked: Any) -> list[pb.Message]:
-        return self._calls.receive("chat", self.group, batch=batch, **asked)[1]
+        return self.calls.receive("chat", self.group, batch=batch, **asked)[1]
 
     def waits(self, **asked: Any) -> Call:
-        return self._calls.begin(
+        return self.calls.begin(
             "ReceiveMessage", receive_request("chat", self.group, wait_ms=60_000, **asked)
         )
 
@@ -100,7 +100,7 @@ class LiteConsumer:
                 for each in messages
             ],
         )
-        reply = self._calls.call("AckMessage", request)
+        reply = self.calls.call("AckMessage", request)
         return [entry.status.code for entry in reply.entries]
 
     def change(self, found: pb.Message, invisible_ms: int) -> Any:
@@ -112,11 +112,11 @@ class LiteConsumer:
             lite_topic=found.system_properties.lite_topic,
         )
         request.invisible_duration.FromMilliseconds(invisible_ms)
-        return self._calls.call("ChangeInvisibleDuration", request)
+        return self.calls.call("ChangeInvisibleDuration", request)
 
     def heartbeat(self) -> int:
         request = rpc.HeartbeatRequest(group=pb.Resource(name=self.group))
-        return int(self._calls.call("Heartbeat", request).status.code)
+        return int(self.calls.call("Heartbeat", request).status.code)
 
 
 def put_group(
@@ -402,7 +402,7 @@ def test_what_is_refused(broker: InProcessBroker) -> None:
     assert consumer.sync(pb.PARTIAL_ADD, "a") == pb.BAD_REQUEST
     consumer.group = "nobody"
     assert consumer.sync(pb.PARTIAL_ADD, "a") == pb.CONSUMER_GROUP_NOT_FOUND
-    consumer.group, consumer._calls = "agents", broker.client("stranger")
+    consumer.group, consumer.calls = "agents", broker.client("stranger")
     assert consumer.sync(pb.PARTIAL_ADD, "a") == pb.UNRECOGNIZED_CLIENT_TYPE
 
 
@@ -625,7 +625,8 @@ def test_who_subscribes_to_a_lite_topic_that_went_takes_it_from_nobody(broker: I
 def test_a_subscription_that_the_log_does_not_take_changes_nothing(broker: InProcessBroker) -> None:
     with_time_to_live(broker, 30)
     send(broker, "a1")
-    assert LiteConsumer(broker).sync(pb.COMPLETE_ADD, "b", version=1) == pb.OK
+    consumer = LiteConsumer(broker)
+    assert consumer.sync(pb.COMPLETE_ADD, "b", version=1) == pb.OK
     subscriptions = broker.broker.parts.lite_subscriptions
     session = broker.broker.parts.clients.own("lite", "127.0.0.1:1")
     said = Said(Action.COMPLETE_ADD, ["a"], 2)
@@ -638,12 +639,15 @@ def test_a_subscription_that_the_log_does_not_take_changes_nothing(broker: InPro
         with pytest.raises(ServiceError, match="No space left"):
             subscriptions.told("other", "10.0.0.1:1", "agents", "chat", said)
         assert subscriptions.count == 1
-        assert {each.client_id: list(each.queues) for each in subscriptions._versions} == {
-            "lite": ["%LMQ%$chat$b"]
-        }
+        lite = subscriptions.of_client("lite")
+        assert lite is not None
+        assert list(lite.queues) == ["%LMQ%$chat$b"]
+        assert subscriptions.of_client("other") is None
 
     broker.clock.move(31 * MINUTE * 1_000_000_000)  # nobody looked for what is over
     broker.do(subscribe)
+    assert consumer.sync(pb.COMPLETE_ADD, "c", version=1) == pb.OK
+    assert subscriptions.clients_of("%LMQ%$chat$c") == [("lite", "agents")], "no later version is known"
 
 
 def test_a_lite_topic_whose_last_message_cannot_be_read_keeps_no_other_one(broker: InProcessBroker) -> None:

@@ -215,16 +215,6 @@ def test_with_the_lake_away_what_the_log_has_is_given_and_then_why_there_is_no_m
     assert everything(broker, Wanted(begin_ms=stored)), "the log has all of that time"
 
 
-def test_searches_of_the_lake_are_few_at_a_time(broker: InProcessBroker) -> None:
-    queries = broker.broker.parts.message_queries
-    queries._in_lake = message_queries.MAX_IN_LAKE
-    with pytest.raises(ServiceError, match="2 searches of the lake run already"):
-        page(broker, Wanted(key="k0"), 1)
-    queries._in_lake = 0
-    assert page(broker, Wanted(key="k0"), 1)[0] == [0]
-    assert queries._in_lake == 0
-
-
 class SlowSearch(LakeSearch):
     """Each search waits until `goes_on`."""
 
@@ -235,7 +225,9 @@ class SlowSearch(LakeSearch):
         return LakeFound([], None)
 
 
-def test_searches_of_the_log_do_not_wait_for_a_slow_lake(broker: InProcessBroker, lake: Path) -> None:
+def test_searches_of_a_slow_lake_are_few_at_a_time_and_none_of_the_log_waits_for_them(
+    broker: InProcessBroker, lake: Path
+) -> None:
     core, search = broker.broker.core, broker.broker.parts.message_search
     in_lake = Position(broker.store.log_id, broker.store.min_offset, in_lake=True)
     slow_lake = SlowSearch(Lake(str(lake)), "broker-a")
@@ -251,9 +243,13 @@ def test_searches_of_the_log_do_not_wait_for_a_slow_lake(broker: InProcessBroker
         try:
             found = await asyncio.wait_for(queries.page(topic(broker), Wanted(), 1), 30)
             assert [number_of(each) for each in found.messages] == [NEW[-1]]
-        finally:
+            with pytest.raises(ServiceError, match="2 searches of the lake run already"):
+                await queries.page(topic(broker), Wanted(), 1, in_lake)
             slow_lake.goes_on.set()
             await asyncio.gather(*slow)
+            assert (await queries.page(topic(broker), Wanted(), 1, in_lake)).messages == []
+        finally:
+            slow_lake.goes_on.set()
             queries.stop()
 
     asyncio.run(play())

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from broker_gateway.messaging.poll import RECEIVE_BYTES
-from broker_gateway.messaging.pull import _Turns
+from broker_gateway.messaging.pull import PullTurns
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_pb.google.protobuf.duration_pb2 import Duration
@@ -202,7 +202,7 @@ def test_an_offset_that_cannot_be_set_is_refused(
 
 def test_pulls_that_search_take_turns() -> None:
     """One look in a turn of the event loop, addresses in turn, and one whose client went away holds up no other."""
-    turns, looks, passed = _Turns(), list[str](), 0
+    turns, looks, passed = PullTurns(), list[str](), 0
 
     async def pull(host: str) -> None:
         for _ in range(3):
@@ -237,14 +237,13 @@ def test_pulls_with_costly_filters_wait_for_their_turn(
 ) -> None:
     broker.send("orders", b"m", properties={"a": "x"})
     waited: list[str] = []
-    pulls = broker.broker.parts.pulls
-    following = pulls._turns.next
+    following = PullTurns.next
 
-    async def counted(host: str) -> None:
+    async def counted(turns: PullTurns, host: str) -> None:
         waited.append(host)
-        await following(host)
+        await following(turns, host)
 
-    monkeypatch.setattr(pulls._turns, "next", counted)
+    monkeypatch.setattr(PullTurns, "next", counted)
     costly = pb.FilterExpression(type=pb.SQL, expression=" OR ".join(["a CONTAINS 'x'"] * 50))
     assert told(broker.call("PullMessage", pull_request(0, batch_size=1)))[:2] == (pb.OK, [b"m"])
     assert waited == [], "a look that costs little comes at once"

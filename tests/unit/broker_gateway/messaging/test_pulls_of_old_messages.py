@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from deltalake import DeltaTable
 from structlog.testing import capture_logs
 
 from broker_gateway.messaging.outcome import ServiceError
-from broker_gateway.messaging.pull import Pulled, PullWanted
+from broker_gateway.messaging.stored_message import MessageReader, StoredMessage
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_pb.google.protobuf.duration_pb2 import Duration
@@ -59,17 +60,14 @@ def test_a_pull_with_a_costly_filter_goes_through_the_lake_some_at_a_time(
     for number in range(40):
         broker.send("t", b"%d" % number, properties={"n": str(number)})
     broker.retire()
-    looks: list[int] = []
-    pulls = broker.broker.parts.pulls
-    take = pulls._take
+    looks = Counter[int]()
+    made_of = MessageReader.made_of
 
-    def counted(wanted: PullWanted, found: Pulled, *rest: object) -> bool:
-        before = found.next_offset
-        going_on = take(wanted, found, *rest)  # type: ignore[arg-type]
-        looks.append(found.next_offset - before)
-        return going_on
+    def counted(messages: MessageReader, record: bytes | None, queue_offset: int) -> StoredMessage | None:
+        looks[broker.loop.iterations] += 1
+        return made_of(messages, record, queue_offset)
 
-    monkeypatch.setattr(pulls, "_take", counted)
+    monkeypatch.setattr(MessageReader, "made_of", counted)
     costly = " AND ".join([*["n CONTAINS '9'"] * 60, "n > 38"])
     request = rpc.PullMessageRequest(
         group=pb.Resource(name="g"),
@@ -80,7 +78,7 @@ def test_a_pull_with_a_costly_filter_goes_through_the_lake_some_at_a_time(
     )
     found = [each.message.body for each in broker.call("PullMessage", request) if each.HasField("message")]
     assert found == [b"39"]
-    assert (sum(looks), max(looks)) == (40, 3)
+    assert (looks.total(), max(looks.values())) == (40, 3)
 
 
 def test_a_pull_says_that_the_lake_is_away_and_which_offset_is_right(broker: LakeBroker) -> None:
