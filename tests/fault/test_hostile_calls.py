@@ -61,7 +61,7 @@ def data(stream: int, body: bytes, *, last: bool) -> bytes:
 
 def ended(peer: RawPeer, stream: int) -> str:
     """The call's status; credit is given as the server's own windows allow."""
-    found = peer.until(lambda each: each.kind == HEADERS and each.stream == stream, 60)
+    found = peer.until(lambda each: each.kind == HEADERS and each.stream == stream)
     fields = {str(name): str(value) for name, value in peer.decoder.decode(found.payload)}
     return fields.get("grpc-status", "")
 
@@ -71,7 +71,7 @@ def send_within_windows(peer: RawPeer, size: int) -> None:
     room = {0: 8 << 20, 1: (1 << 20) - 16_384}
     while size > 0:
         while min(room.values()) < 16_384:
-            found = peer.until(lambda each: each.kind in (WINDOW_UPDATE, HEADERS), 60)
+            found = peer.until(lambda each: each.kind in (WINDOW_UPDATE, HEADERS))
             if found.kind == HEADERS:
                 return  # refused meanwhile
             room[found.stream] += int.from_bytes(found.payload, "big")
@@ -187,7 +187,7 @@ def test_replies_that_nobody_takes(gateway: Gateway) -> None:
             request.invisible_duration.FromSeconds(60)
             request.long_polling_timeout.FromSeconds(5)
             peer.send(peer.request(1 + 2 * n, SERVICE + "ReceiveMessage", request.SerializeToString(), ID))
-            found = peer.until(lambda each: each.kind == HEADERS, 60)
+            found = peer.until(lambda each: each.kind == HEADERS)
             fields = {str(name): str(value) for name, value in peer.decoder.decode(found.payload)}
             refused += fields.get("grpc-status") == "8"
         assert memory_mib(gateway.process, "RssAnon") - before < GROWTH_MIB

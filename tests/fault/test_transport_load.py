@@ -282,7 +282,7 @@ def _trickled(peer: RawPeer, stream: int) -> bytes:
     """A response that is taken some bytes at a time."""
     received = b""
     while True:
-        found = peer.until(lambda each: each.kind in (DATA, HEADERS), 30)
+        found = peer.until(lambda each: each.kind in (DATA, HEADERS))
         if found.kind == DATA:
             received += found.payload
             if found.payload:

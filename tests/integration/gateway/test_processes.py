@@ -256,7 +256,7 @@ def test_brokers_that_got_the_signal_already_are_let_end(with_name_server: Host)
         host.process.send_signal(signal.SIGSTOP)
         for each in (first, second, {"pid": host.process.pid}):
             os.kill(each["pid"], signal.SIGTERM)
-        peer.until(lambda each: each.kind == GOAWAY, 60)
+        peer.until(lambda each: each.kind == GOAWAY)
         wait_until(lambda: not Path(f"/proc/{second['pid']}/fd/0").exists())  # a zombie at most
         assert Path(f"/proc/{first['pid']}").exists()
         told = os.readlink(f"/proc/{first['pid']}/fd/0")

@@ -24,7 +24,7 @@ from tests.support.peers.raw_http2 import (
     frame,
     setting,
 )
-from tests.support.waiting import wait_until
+from tests.support.waiting import LIMIT_S, wait_until
 
 CALM = 0xB
 
@@ -43,8 +43,8 @@ def test_frames_that_carry_nothing(http2: Served, flood: bytes) -> None:
     with RawPeer(http2.address) as peer:
         sender = threading.Thread(target=_send, args=(peer, flood * 1000, 100))
         sender.start()
-        ended = [each for each in peer.ending(30)[0] if each.kind == GOAWAY]
-        sender.join(30)
+        ended = [each for each in peer.ending() if each.kind == GOAWAY]
+        sender.join(LIMIT_S)
         assert [each.code for each in ended] == [CALM]
     with RawPeer(http2.address) as other:
         other.send(other.request(1, SERVICE + "Unary", b"\x0a\x01a"))
@@ -77,7 +77,7 @@ def test_a_request_that_never_comes_ends(monkeypatch: pytest.MonkeyPatch) -> Non
             assert peer.answer(3)[0]["grpc-status"] == "4"
             peer.send(peer.request(5, SERVICE + "Unary", b"\x0a\x01a"))
             assert peer.answer(5)[0]["grpc-status"] == "0"
-            assert all(connection.streams == 0 for connection in http2.server._connections)  # type: ignore[union-attr]
+            assert all(connection.streams == 0 for connection in http2.server.connections)  # type: ignore[union-attr]
     finally:
         http2.stop()
 
@@ -106,7 +106,7 @@ def test_large_requests_behind_much_work_wait_for_another_turn(monkeypatch: pyte
 
 def test_a_failed_call_keeps_no_requests_while_its_response_waits_to_be_read() -> None:
     http2 = Served("http2")
-    held = http2.server._requests  # type: ignore[union-attr]
+    held = http2.server.requests  # type: ignore[union-attr]
     try:
         with RawPeer(http2.address, setting(4, 100)) as peer:
             for stream in range(1, 24, 2):  # together more than the connection's window
@@ -128,7 +128,7 @@ def test_a_failed_call_keeps_no_requests_while_its_response_waits_to_be_read() -
 
 def test_an_answered_call_keeps_no_requests_while_its_response_waits_to_be_read() -> None:
     http2 = Served("http2")
-    held = http2.server._requests  # type: ignore[union-attr]
+    held = http2.server.requests  # type: ignore[union-attr]
     try:
         with RawPeer(http2.address, setting(4, 100)) as peer:
             for stream, method in enumerate(("Unary", "Later", "Coroutine", "AllAtOnce")):

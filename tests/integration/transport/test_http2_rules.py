@@ -31,6 +31,7 @@ from tests.support.peers.raw_http2 import (
     frame,
     setting,
 )
+from tests.support.waiting import LIMIT_S
 
 PROTOCOL, FLOW_CONTROL, STREAM_CLOSED, FRAME_SIZE, COMPRESSION, CALM = 0x1, 0x3, 0x5, 0x6, 0x9, 0xB
 UNARY = SERVICE + "Unary"
@@ -47,12 +48,11 @@ def still_serves(served: Served) -> None:
             request_serializer=BytesValue.SerializeToString,
             response_deserializer=BytesValue.FromString,
         )
-        assert call(BytesValue(value=b"others"), timeout=10).value == b"others"
+        assert call(BytesValue(value=b"others"), timeout=LIMIT_S).value == b"others"
 
 
 def goes_away(peer: RawPeer, *codes: int) -> None:
-    frames, _ = peer.ending()
-    codes_seen = [each.code for each in frames if each.kind == GOAWAY]
+    codes_seen = [each.code for each in peer.ending() if each.kind == GOAWAY]
     assert codes_seen, "no GOAWAY before the connection closed"
     assert codes_seen[-1] in codes
 
@@ -256,7 +256,7 @@ def test_a_reply_in_frames_no_larger_than_the_default(http2: Served, method: str
             for start in range(0, len(framed), 16_384):
                 last = END_STREAM if start + 16_384 >= len(framed) else 0
                 peer.send(frame(DATA, last, stream, framed[start : start + 16_384]))
-            fields, body = peer.answer(stream, 5)
+            fields, body = peer.answer(stream)
             assert (fields["grpc-status"], body[5:]) == ("0", data)
             peer.send(frame(WINDOW_UPDATE, 0, 0, struct.pack(">I", len(body))))
 
@@ -389,8 +389,8 @@ def test_rapid_resets(http2: Served) -> None:
             peer.send(burst)
         still_serves(http2)
         peer.send(peer.request(stream, UNARY, message(b"after")))
-        assert peer.answer(stream, 30)[0]["grpc-status"] == "0"
-    assert http2.server._calls == set()  # type: ignore[union-attr]
+        assert peer.answer(stream)[0]["grpc-status"] == "0"
+    assert http2.server.calls == set()  # type: ignore[union-attr]
 
 
 def test_more_streams_than_allowed_are_refused(http2: Served) -> None:
@@ -398,7 +398,7 @@ def test_more_streams_than_allowed_are_refused(http2: Served) -> None:
         data = b"".join(peer.request(2 * n + 1, SERVICE + "Coroutine", message(b"W")) for n in range(20_010))
         sender = threading.Thread(target=peer.send, args=(data,))
         sender.start()
-        refused = [peer.until(lambda each: each.kind == RST_STREAM, 60) for _ in range(10)]
+        refused = [peer.until(lambda each: each.kind == RST_STREAM) for _ in range(10)]
         assert {each.code for each in refused} == {0x7}
-        sender.join(30)
+        sender.join(LIMIT_S)
     still_serves(http2)

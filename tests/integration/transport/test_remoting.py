@@ -300,7 +300,7 @@ def test_a_peer_that_does_not_read_is_not_read_from(run: Run) -> None:
     async def test() -> None:
         async with served() as server:
             reader, writer = await asyncio.open_connection(*parse_address(server.address), limit=1 << 30)
-            reader._transport.pause_reading()  # type: ignore[attr-defined]
+            writer.transport.pause_reading()  # type: ignore[attr-defined]
             request = encode(Command(ECHO, body=bytes(1 << 20)))
             for _ in range(64):
                 writer.write(request)
@@ -310,7 +310,7 @@ def test_a_peer_that_does_not_read_is_not_read_from(run: Run) -> None:
                     seen = len(server.requests)
                     await asyncio.sleep(0.3)
             assert seen < 64
-            reader._transport.resume_reading()  # type: ignore[attr-defined]
+            writer.transport.resume_reading()  # type: ignore[attr-defined]
             for _ in range(64):
                 length = int.from_bytes(await reader.readexactly(4), "big")
                 assert length > 1 << 20
@@ -534,7 +534,7 @@ def test_whoever_is_cancelled_while_it_connects_is_cancelled() -> None:
             asking = asyncio.create_task(client.invoke(address, Command(1)))
             await asyncio.sleep(0)
             await asyncio.sleep(0)
-            connecting = client._connecting[address]
+            (connecting,) = asyncio.all_tasks() - {asking, asyncio.current_task()}
             connecting.cancel()
             asking.cancel()
             with pytest.raises(asyncio.CancelledError):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import socket
 import struct
-import time
 from types import TracebackType
 from typing import NamedTuple
 
 from hpack import Decoder, Encoder
+
+from tests.support.waiting import LIMIT_S
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = (
@@ -44,7 +45,7 @@ class RawPeer:
         self, address: str, settings: bytes = b"", *, handshake: bool = True, source: str = ""
     ) -> None:
         host, _, port = address.rpartition(":")
-        self.socket = socket.create_connection((host, int(port)), 10, (source, 0) if source else None)
+        self.socket = socket.create_connection((host, int(port)), LIMIT_S, (source, 0) if source else None)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._buffer = b""
         self.encoder = Encoder()
@@ -82,9 +83,8 @@ class RawPeer:
             return head
         return head + frame(DATA, END_STREAM, stream, b"\0" + struct.pack(">I", len(body)) + body)
 
-    def read(self, limit_s: float = 10.0) -> Frame | None:
+    def read(self) -> Frame | None:
         """The next frame; None when the connection was closed."""
-        deadline = time.monotonic() + limit_s
         while True:
             if len(self._buffer) >= 9:
                 size = int.from_bytes(self._buffer[:3], "big") + 9
@@ -92,7 +92,6 @@ class RawPeer:
                     found, self._buffer = self._buffer[:size], self._buffer[size:]
                     stream = int.from_bytes(found[5:9], "big") & 0x7FFFFFFF
                     return Frame(found[3], found[4], stream, found[9:])
-            self.socket.settimeout(max(0.01, deadline - time.monotonic()))
             try:
                 data = self.socket.recv(1 << 16)
             except ConnectionError:
@@ -101,27 +100,27 @@ class RawPeer:
                 return None
             self._buffer += data
 
-    def until(self, wanted: object, limit_s: float = 10.0) -> Frame:
+    def until(self, wanted: object) -> Frame:
         """Reads up to the first frame that is wanted; fails when the connection closes before it."""
         while True:
-            found = self.read(limit_s)
+            found = self.read()
             assert found is not None, "the connection was closed"
             if wanted(found):  # type: ignore[operator]
                 return found
 
-    def ending(self, limit_s: float = 10.0) -> tuple[list[Frame], bool]:
+    def ending(self) -> list[Frame]:
         """Every frame until the connection closes."""
         frames = []
-        while (found := self.read(limit_s)) is not None:
+        while (found := self.read()) is not None:
             frames.append(found)
-        return frames, True
+        return frames
 
-    def answer(self, stream: int, limit_s: float = 10.0) -> tuple[dict[str, str], bytes]:
+    def answer(self, stream: int) -> tuple[dict[str, str], bytes]:
         """Headers and trailers together, and the body, of a response that fits the windows."""
         fields: dict[str, str] = {}
         body = b""
         while True:
-            found = self.read(limit_s)
+            found = self.read()
             assert found is not None, "the connection was closed"
             if found.kind == HEADERS:
                 decoded = {str(name): str(content) for name, content in self.decoder.decode(found.payload)}
