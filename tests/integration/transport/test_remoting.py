@@ -28,7 +28,7 @@ from broker_gateway.transport.remoting.client import RemotingClient
 from broker_gateway.transport.remoting.connection import Connection, ConnectionOptions, Processors
 from broker_gateway.transport.remoting.server import RemotingServer
 from tests.suite.evidence import LONG
-from tests.support.waiting import until
+from tests.support.waiting import LIMIT_S, until
 
 ECHO, LATER, FAILS, REFUSED, NEVER, LARGE, CALLBACK, CLOSE = range(1, 9)
 
@@ -71,7 +71,7 @@ class Served:
 
     async def callback(self, connection: Connection, request: Command) -> Command:
         """Asks the peer on its own connection before it answers."""
-        answer = await connection.invoke(Command(ECHO, body=b"back"), 5)
+        answer = await connection.invoke(Command(ECHO, body=b"back"), LIMIT_S)
         return request.reply(body=answer.body)
 
     async def close(self, connection: Connection, request: Command) -> None:
@@ -113,7 +113,7 @@ def run(request: pytest.FixtureRequest) -> Callable[[Callable[[], Awaitable[None
     def runner(test: Callable[[], Awaitable[None]]) -> None:
         factory = uvloop.new_event_loop if request.param == "uvloop" else None
         with asyncio.Runner(loop_factory=factory) as loop:
-            loop.run(asyncio.wait_for(test(), 60))  # type: ignore[arg-type]
+            loop.run(asyncio.wait_for(test(), LIMIT_S))  # type: ignore[arg-type]
 
     return runner
 
@@ -125,7 +125,7 @@ def test_answers_find_their_requests_on_one_connection(run: Run) -> None:
     async def test() -> None:
         async with served() as server, client_of() as client:
             late = [
-                asyncio.create_task(client.invoke(server.address, Command(LATER, body=b"%d" % n), 20))
+                asyncio.create_task(client.invoke(server.address, Command(LATER, body=b"%d" % n), LIMIT_S))
                 for n in range(20)
             ]
             for number, kind in enumerate([*SerializeType] * 10):
@@ -209,7 +209,7 @@ def test_no_answer_in_time_closes_a_silent_connection(run: Run) -> None:
 def test_a_closed_connection_fails_what_waits_and_is_made_anew(run: Run) -> None:
     async def test() -> None:
         async with served() as server, client_of() as client:
-            waiting = asyncio.create_task(client.invoke(server.address, Command(LATER), 20))
+            waiting = asyncio.create_task(client.invoke(server.address, Command(LATER), LIMIT_S))
             await until(lambda: server.running == 1)
             assert waiting.get_loop() is asyncio.get_running_loop()
             client.disconnect(server.address)
@@ -225,12 +225,14 @@ def test_a_closed_connection_fails_what_waits_and_is_made_anew(run: Run) -> None
 def test_limits_of_the_client(run: Run) -> None:
     async def test() -> None:
         async with served() as server, client_of(async_limit=2) as client:
-            two = [asyncio.create_task(client.invoke(server.address, Command(LATER), 20)) for _ in range(2)]
+            two = [
+                asyncio.create_task(client.invoke(server.address, Command(LATER), LIMIT_S)) for _ in range(2)
+            ]
             await until(lambda: server.running == 2)
             with pytest.raises(TooManyRequestsError, match="too many requests are under way"):
                 await client.invoke(server.address, Command(ECHO), 0.1)
             await client.invoke_one_way(server.address, Command(ECHO))
-            waits = asyncio.create_task(client.invoke(server.address, Command(ECHO), 20))
+            waits = asyncio.create_task(client.invoke(server.address, Command(ECHO), LIMIT_S))
             server.release.set()
             assert (await waits).code == 0
             assert [(await each).code for each in two] == [0, 0]
@@ -251,10 +253,10 @@ def test_failover_over_addresses(run: Run) -> None:
                 silent.close()
                 assert (await client.invoke_first(addresses, Command(ECHO), patience_s)).code == 0
                 for wrong in ("a..b:1", f"{'x' * 64}.org:1"):
-                    answer = await client.invoke_first([wrong, server.address], Command(ECHO), 5)
+                    answer = await client.invoke_first([wrong, server.address], Command(ECHO), LIMIT_S)
                     assert answer.code == 0
                     with pytest.raises(ConnectError, match="no host name"):
-                        await client.invoke(wrong, Command(ECHO), 5)
+                        await client.invoke(wrong, Command(ECHO), LIMIT_S)
                 with pytest.raises(ConnectError, match=r"no address answered: 127.0.0.1:1: .*; nonsense: "):
                     await client.invoke_first(["127.0.0.1:1", "nonsense"], Command(ECHO), 0.3)
                 with pytest.raises(ConnectError, match="none is configured"):
@@ -267,7 +269,7 @@ def test_requests_under_way_are_bounded_and_the_rest_waits(run: Run) -> None:
     async def test() -> None:
         async with served(ConnectionOptions(max_in_flight=4)) as server, client_of() as client:
             tasks = [
-                asyncio.create_task(client.invoke(server.address, Command(LATER, body=b"%d" % n), 20))
+                asyncio.create_task(client.invoke(server.address, Command(LATER, body=b"%d" % n), LIMIT_S))
                 for n in range(40)
             ]
             await until(lambda: server.running == 4)
@@ -283,7 +285,9 @@ def test_bodies_under_way_are_bounded_and_the_rest_waits(run: Run) -> None:
         options = ConnectionOptions(max_frame=4 << 20)
         async with served(options) as server, client_of() as client:
             tasks = [
-                asyncio.create_task(client.invoke(server.address, Command(LATER, body=bytes(1 << 20)), 20))
+                asyncio.create_task(
+                    client.invoke(server.address, Command(LATER, body=bytes(1 << 20)), LIMIT_S)
+                )
                 for _ in range(30)
             ]
             await until(lambda: server.running == 4)
@@ -305,10 +309,9 @@ def test_a_peer_that_does_not_read_is_not_read_from(run: Run) -> None:
             for _ in range(64):
                 writer.write(request)
             seen = -1
-            async with asyncio.timeout(20):
-                while seen != len(server.requests):
-                    seen = len(server.requests)
-                    await asyncio.sleep(0.3)
+            while seen != len(server.requests):
+                seen = len(server.requests)
+                await asyncio.sleep(0.3)
             assert seen < 64
             writer.transport.resume_reading()  # type: ignore[attr-defined]
             for _ in range(64):
@@ -330,14 +333,13 @@ def test_idle_connections_are_closed(run: Run, begun: bytes) -> None:
             reader, writer = await asyncio.open_connection(*parse_address(server.address))
             writer.write(begun)
             closed = asyncio.create_task(reader.read())
-            async with asyncio.timeout(20):
-                while not closed.done():
-                    if begun:
-                        writer.write(b"x")
-                    await asyncio.sleep(0.1)
-                    if len(server.closed) == 1:
-                        break
-            assert len(server.closed) == 1
+
+            def is_closed() -> bool:
+                if begun and not closed.done():
+                    writer.write(b"x")
+                return len(server.closed) == 1
+
+            await until(is_closed, every_s=0.1)
             closed.cancel()
             writer.close()
 
@@ -365,7 +367,7 @@ def test_more_connections_than_allowed_are_closed(run: Run, monkeypatch: pytest.
         monkeypatch.setattr("broker_gateway.transport.remoting.server.SPARE", 1)
         async with served(max_connections=1) as server:
             opened = [await asyncio.open_connection(*parse_address(server.address)) for _ in range(2)]
-            await asyncio.sleep(0.05)
+            await echoes(opened)
             with capture_logs() as logged:
                 for _ in range(10):
                     reader, _ = await asyncio.open_connection(*parse_address(server.address))
@@ -373,12 +375,18 @@ def test_more_connections_than_allowed_are_closed(run: Run, monkeypatch: pytest.
                         await reader.readexactly(1)
             warnings = [each for each in logged if each["log_level"] == "warning"]
             assert [each["closed"] for each in warnings] == [1]
-            for reader, writer in opened:
-                writer.write(encode(Command(ECHO)))
-                assert len(await reader.readexactly(4)) == 4
+            await echoes(opened)
+            for _, writer in opened:
                 writer.close()
 
     run(test)
+
+
+async def echoes(opened: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]]) -> None:
+    """Each connection is served."""
+    for reader, writer in opened:
+        writer.write(encode(Command(ECHO)))
+        assert await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big"))
 
 
 def test_small_requests_of_one_connection_let_others_in(run: Run) -> None:
@@ -491,7 +499,7 @@ def test_stop_lets_requests_end(run: Run) -> None:
         await server.start("127.0.0.1", 0)
         client = RemotingClient()
         address = f"127.0.0.1:{server.port}"
-        waiting = asyncio.create_task(client.invoke(address, Command(LATER), 20))
+        waiting = asyncio.create_task(client.invoke(address, Command(LATER), LIMIT_S))
         await until(lambda: found.running == 1)
         stopping = asyncio.create_task(server.stop(10))
         await asyncio.sleep(0.05)
@@ -554,7 +562,7 @@ def test_garbage_from_an_address_is_one_line_however_many_connections_bring_it(r
                     reader, writer = await asyncio.open_connection(host, int(port), local_addr=source)
                     writer.write(b"GET / HTTP/1.1\r\nHost: test\r\n\r\n")
                     with suppress(ConnectionError):
-                        assert not await asyncio.wait_for(reader.read(), 20)
+                        assert not await reader.read()
                     writer.close()
             broken = [each for each in lines if "broke the protocol" in each["event"]]
             assert [each["peer"].rpartition(":")[0] for each in broken] == ["127.0.0.3", "127.0.0.4"]
