@@ -63,7 +63,7 @@ def reput_session(
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
         "spark.sql.streaming.stopTimeout": "30s",
-        **_addresses(master, driver_host),
+        **addresses_of(master, driver_host),
         **{f"spark.executorEnv.{name}": value for name, value in _OF_WORKERS.items()},
         f"spark.executorEnv.{OF_WORKERS}": "1",
     }
@@ -115,7 +115,7 @@ def _write_checkpoints_cheaply(session: SparkSession) -> None:
             return
 
 
-def _addresses(master: str, driver_host: str) -> dict[str, str]:
+def addresses_of(master: str, driver_host: str) -> dict[str, str]:
     if is_local(master):
         return {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
     return {"spark.driver.host": driver_host} if driver_host else {}

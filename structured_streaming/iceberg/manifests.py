@@ -84,7 +84,7 @@ class Manifests:
             if left is not None and not left:
                 carried.append(manifest)
                 continue
-            entries = self._read(manifest)
+            entries = self.read(manifest)
             is_gone = gone.__contains__ if isinstance(gone, set) else gone
             going = [entry.data_file for entry in entries if is_gone(entry.data_file.file_path)]
             if not going:
@@ -133,7 +133,7 @@ class Manifests:
         if len(small) <= SMALL:
             return kept
         with self._writer() as writer:
-            for entry in itertools.chain.from_iterable(map(self._read, small)):
+            for entry in itertools.chain.from_iterable(map(self.read, small)):
                 writer.existing(entry)
         return [writer.to_manifest_file(), *(manifest for manifest in kept if manifest not in small)]
 
@@ -142,7 +142,7 @@ class Manifests:
         output = self._folder.new_output(uri)
         return write_manifest(2, UNPARTITIONED_PARTITION_SPEC, self._schema, output, self.snapshot_id, _CODEC)  # type: ignore[arg-type]
 
-    def _read(self, manifest: ManifestFile) -> list[ManifestEntry]:
+    def read(self, manifest: ManifestFile) -> list[ManifestEntry]:
         with reading(self._folder.name(manifest.manifest_path)):
             return manifest.fetch_manifest_entry(self._folder)
 

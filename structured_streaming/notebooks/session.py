@@ -119,7 +119,7 @@ class NotebookLake:
 
     def _arrow(self, statement: str, values: Mapping[str, Value]) -> Any:
         """Raises NotebookError for a log that does not answer."""
-        text = _filled(statement, values)
+        text = filled(statement, values)
         try:
             self._tables.bind(Statement(self._session, text))
         except LakeError as error:
@@ -206,7 +206,7 @@ def _source(brokers: str) -> dict[str, str]:
     return {"brokers": brokers} | {option: value for option, value in given.items() if value}
 
 
-def _filled(statement: str, values: Mapping[str, Value]) -> str:
+def filled(statement: str, values: Mapping[str, Value]) -> str:
     """The statement with literals for `:name`. Text, not Spark's own parameters: what it reads of the logs is planned before."""
     if not values:
         return statement

@@ -75,11 +75,11 @@ class Http2Server:
         self._tls = tls
         self._slots = slots or ConnectionSlots(lambda: MAX_CONNECTIONS, MAX_CONNECTIONS)
         self._methods: dict[str, Method] = {}
-        self._requests = Requests(REQUEST_BYTES)
+        self.requests = Requests(REQUEST_BYTES)
         self._replies = Replies(REPLY_BYTES, _closed_for_replies(RateLimitedLog("closed")))
         self._pace = Pace(tick)
-        self._calls: set[Call] = set()
-        self._connections: set[Connection] = set()
+        self.calls: set[Call] = set()
+        self.connections: set[Connection] = set()
         self._sniffing: dict[socket.socket, tuple[asyncio.TimerHandle, ConnectionSlot]] = {}
         self._opening: set[asyncio.Task[None]] = set()
         self._keeper: asyncio.Task[None] | None = None
@@ -108,18 +108,18 @@ class Http2Server:
     async def stop(self, grace_s: float) -> None:
         """Takes no new connections or calls; running ones get `grace_s` seconds, then they are refused as retryable."""
         self._close_listener()
-        for connection in list(self._connections):
+        for connection in list(self.connections):
             connection.drain()
         await self._all_closed(grace_s)
-        for call in list(self._calls):
+        for call in list(self.calls):
             call.fail("UNAVAILABLE", "the gateway is stopping; try another or try again")
-        for connection in list(self._connections):
+        for connection in list(self.connections):
             connection.close()
         if self._keeper is not None:
             self._keeper.cancel()
             await asyncio.gather(self._keeper, return_exceptions=True)
         await self._all_closed(_CLOSE_S)
-        for connection in list(self._connections):
+        for connection in list(self.connections):
             connection.abort()
 
     async def _all_closed(self, limit_s: float) -> None:
@@ -127,7 +127,7 @@ class Http2Server:
             async with asyncio.timeout(limit_s):
                 if self._opening:
                     await asyncio.wait(self._opening)
-                while self._connections:
+                while self.connections:
                     self._gone.clear()
                     await self._gone.wait()
 
@@ -146,7 +146,7 @@ class Http2Server:
                 loop.call_later(1.0, self._accept_again)
                 return
             slot = self._slots.take(address[0], partial(self._drop_silent, accepted))
-            if slot is None or len(self._connections) >= MAX_CONNECTIONS:
+            if slot is None or len(self.connections) >= MAX_CONNECTIONS:
                 if slot is not None:
                     slot.leave()
                 accepted.close()
@@ -227,7 +227,7 @@ class Http2Server:
             self._replies,
             slot,
             self._call,
-            self._connections.add,
+            self.connections.add,
             self._closed,
             self._spoke_tls,
             max_header_bytes=METADATA_LIMIT_BYTES,
@@ -238,14 +238,14 @@ class Http2Server:
         return Call(
             connection,
             self._methods,
-            self._requests,
-            self._calls,
+            self.requests,
+            self.calls,
             self.local_endpoint,
             asyncio.get_running_loop(),
         )
 
     def _closed(self, connection: Connection) -> None:
-        self._connections.discard(connection)
+        self.connections.discard(connection)
         self._gone.set()
 
     def _spoke_tls(self, connection: Connection) -> None:
@@ -271,8 +271,8 @@ class Http2Server:
         while True:
             await asyncio.sleep(_LOOK_S)
             now = time.monotonic()
-            self._requests.expire(now)
-            for connection in list(self._connections):
+            self.requests.expire(now)
+            for connection in list(self.connections):
                 if not connection.settled and now - connection.opened_at > HANDSHAKE_S:
                     connection.abort()
                     continue

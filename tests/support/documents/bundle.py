@@ -188,7 +188,7 @@ class Bundle:
             for key, value in each.items():
                 described = getattr(importlib.import_module(f"databricks.bundles.{kind}"), KINDS[kind])
                 _into(described, value, f"{kind}.{key}")
-        bundle._check()
+        bundle.check()
         return bundle
 
     def tasks(self) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
@@ -197,7 +197,7 @@ class Bundle:
             for task in job["tasks"]:
                 yield key, job, task
 
-    def _check(self) -> None:
+    def check(self) -> None:
         for _, job, task in self.tasks():
             _check_cluster(job, task)
             if "python_wheel_task" in task:

@@ -38,7 +38,7 @@ class Host:
         self.address = address
         self.folder = folder
         self.wrapper = wrapper
-        self._namespace = namespace
+        self.namespace = namespace
 
     def sees(self, path: Path) -> bool:
         """Whether a file is there for its processes."""
@@ -46,7 +46,7 @@ class Host:
 
     def processes(self) -> list[int]:
         """Ids of its processes."""
-        return [int(each) for each in _ip("netns", "pids", self._namespace).split()]
+        return [int(each) for each in _ip("netns", "pids", self.namespace).split()]
 
     def kill(self) -> None:
         """SIGKILL for all its processes, as a host that is gone; who started them collects them."""
@@ -101,7 +101,7 @@ class Hosts:
         if Path(f"/sys/class/net/{self._prefix}h").exists():
             _ip("link", "del", f"{self._prefix}h")
         there = {line.split()[0] for line in _ip("netns", "list").splitlines() if line}
-        for name in [*(each._namespace for each in self._hosts), self._switch]:
+        for name in [*(each.namespace for each in self._hosts), self._switch]:
             if name in there:
                 _ip("netns", "del", name)  # its links go with it
 

@@ -11,7 +11,7 @@ from py4j.protocol import Py4JNetworkError
 from structured_streaming.errors import LakeError
 from structured_streaming.provided_session import provided_session
 from structured_streaming.reput_query import cause
-from structured_streaming.reput_session import _addresses, jvm_ends, sends_in_plaintext
+from structured_streaming.reput_session import addresses_of, jvm_ends, sends_in_plaintext
 
 LOOPBACK = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
 
@@ -29,7 +29,7 @@ LOOPBACK = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0
 def test_only_a_local_master_stays_on_loopback(
     master: str, driver_host: str, settings: dict[str, str]
 ) -> None:
-    assert _addresses(master, driver_host) == settings
+    assert addresses_of(master, driver_host) == settings
 
 
 @pytest.mark.parametrize(

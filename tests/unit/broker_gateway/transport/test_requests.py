@@ -174,9 +174,13 @@ class Peer(Connection):
     called_at = last_heard = 0.0
     peer, host, full = "127.0.0.1:1", "127.0.0.1", False
 
-    def respond(self, stream_id: int, fields: Any, end: bool) -> None: ...
+    ended = False
 
-    def trailers(self, stream_id: int, fields: Any) -> None: ...
+    def respond(self, stream_id: int, fields: Any, end: bool) -> None:
+        self.ended = self.ended or end
+
+    def trailers(self, stream_id: int, fields: Any) -> None:
+        self.ended = True
 
 
 def test_a_call_that_gives_way_to_its_own_request_gives_all_back() -> None:
@@ -186,14 +190,15 @@ def test_a_call_that_gives_way_to_its_own_request_gives_all_back() -> None:
         requests, tick = Requests(MIB), Tick()
         served = {method.path: method for method in methods(DESCRIPTOR, Echo(tick))}
         loop = asyncio.get_running_loop()
-        call = real.Call(Peer(), served, requests, set(), ("127.0.0.1", 1), loop)  # type: ignore[arg-type]
+        peer = Peer()
+        call = real.Call(peer, served, requests, set(), ("127.0.0.1", 1), loop)  # type: ignore[arg-type]
         fields = headers({"content-type": "application/grpc", "grpc-encoding": "gzip"})
         call.opened("POST", SERVICE + "Up", fields, False)
         large = BytesValue(value=bytes(1_000_000)).SerializeToString()
         call.data(compressed_frame(large) + frame(bytes(200_000)), False)
         for _ in range(10):
             await asyncio.sleep(0)
-        assert call._done
+        assert peer.ended
         return requests.held
 
     assert asyncio.run(run()) == 0

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Self, cast
 
 import duckdb
 import pytest
 
-from structured_streaming.embedded import planning
 from structured_streaming.embedded.database import connected, lock
 from structured_streaming.embedded.limits import Limits
 from structured_streaming.embedded.planning import Plan, Planner
@@ -152,15 +150,19 @@ def test_a_table_that_stands_twice_has_the_conditions_of_both(planner: Planner) 
 
 
 @pytest.mark.parametrize("word", ["function_name", "TABLE_FUNCTION", "table_name"])
-def test_an_engine_whose_trees_tell_otherwise_what_is_called_is_not_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, word: str
-) -> None:
-    def otherwise(cursor: duckdb.DuckDBPyConnection, query: str) -> Any:
-        return json.loads(json.dumps(parsed(cursor, query)).replace(f'"{word}"', '"other"'))
+def test_an_engine_whose_trees_tell_otherwise_what_is_called_is_not_used(tmp_path: Path, word: str) -> None:
+    class Otherwise:
+        """A connection to an engine that has another word."""
 
-    parsed = planning._parsed
-    monkeypatch.setattr(planning, "_parsed", otherwise)
+        def execute(self, statement: str) -> Self:
+            connection.execute(statement)
+            return self
+
+        def fetchone(self) -> tuple[str]:
+            ((tree,),) = connection.fetchall()
+            return (tree.replace(f'"{word}"', '"other"'),)
+
     with closing(connected()) as connection:
         lock(connection, Limits(), str(tmp_path), 1 << 20, for_plans=True)
         with pytest.raises(LakeError, match="tells otherwise what a statement calls"):
-            Planner(connection)
+            Planner(cast(duckdb.DuckDBPyConnection, Otherwise()))

@@ -256,9 +256,9 @@ def test_a_version_costs_what_changed(lake: ReputLake, monkeypatch: pytest.Monke
         pass
     update(lake, name)
     read, made = [], []
-    real_read, real_entry = manifests.Manifests._read, mirror.Entries.entry
+    real_read, real_entry = manifests.Manifests.read, mirror.Entries.entry
     monkeypatch.setattr(
-        manifests.Manifests, "_read", lambda its, each: read.append(each) or real_read(its, each)
+        manifests.Manifests, "read", lambda its, each: read.append(each) or real_read(its, each)
     )
     monkeypatch.setattr(mirror.Entries, "entry", lambda its, file: made.append(file) or real_entry(its, file))
     for _ in batches(lake, 1):

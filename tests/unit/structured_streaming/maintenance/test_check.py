@@ -102,7 +102,7 @@ def test_a_lake_that_is_being_filled(tmp_path: Path) -> None:
         if step != STAGED:
             raise Stop
 
-    other.sink._after_step = stop
+    other.sink = DeltaCommitSink(str(other.lake), stop)
     with pytest.raises(Stop):
         other.fill(1)  # one table is ahead of the progress
     assert problems(other) == []

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from structured_streaming.notebooks import charts
-from structured_streaming.notebooks.session import _filled
+from structured_streaming.notebooks.session import filled
 
 BEGIN = pd.Timestamp("2026-01-01", tz="UTC")
 
@@ -100,11 +100,11 @@ def test_spans_are_written_for_people(seconds: float, said: str) -> None:
 
 def test_values_stand_in_a_statement_as_literals() -> None:
     at = pd.Timestamp("2026-01-01 09:00", tz="Asia/Tokyo").to_pydatetime()
-    assert _filled("a = :key AND b = :key2 AND :none", {"key": "it's \\", "key2": 3, "none": None}) == (
+    assert filled("a = :key AND b = :key2 AND :none", {"key": "it's \\", "key2": 3, "none": None}) == (
         "a = 'it\\'s \\\\' AND b = 3 AND NULL"
     )
-    assert _filled("x >= :at", {"at": at}) == "x >= TIMESTAMP '2026-01-01 00:00:00.000000Z'"
-    assert _filled("array_contains(:ids, x)", {"ids": ["a", ":key"], "key": "b"}) == (
+    assert filled("x >= :at", {"at": at}) == "x >= TIMESTAMP '2026-01-01 00:00:00.000000Z'"
+    assert filled("array_contains(:ids, x)", {"ids": ["a", ":key"], "key": "b"}) == (
         "array_contains(array('a', ':key'), x)"
     )
-    assert _filled("CAST(a AS STRING)::key, ':other'", {"key": "b"}) == "CAST(a AS STRING)::key, ':other'"
+    assert filled("CAST(a AS STRING)::key, ':other'", {"key": "b"}) == "CAST(a AS STRING)::key, ':other'"

@@ -34,6 +34,7 @@ from structured_streaming.staging.wanted import Wanted
 from structured_streaming.storage.local import LocalFolder
 from structured_streaming.tables import TABLES
 from structured_streaming.typed.declaration import FILLING, JSON, STOPPED, Declaration, Schema
+from structured_streaming.union.followed import FollowedLake
 from tests.support.lakes.copies import copy_folder
 from tests.support.lakes.empty import empty_lake
 from tests.support.lakes.iceberg_readers import by_duckdb, by_pyiceberg, opened
@@ -335,8 +336,10 @@ def test_no_statement_but_those_about_typed_tables_looks_for_them(
 ) -> None:
     with EmbeddedEngine.open(str(store.lake)) as engine:
         looks: list[str] = []
-        metadata = engine._lake.typed_metadata
-        monkeypatch.setattr(engine._lake, "typed_metadata", lambda: looks.append("") or metadata())
+        metadata = FollowedLake.typed_metadata
+        monkeypatch.setattr(
+            FollowedLake, "typed_metadata", lambda followed: looks.append("") or metadata(followed)
+        )
         for statement in (
             "SELECT 1",
             "SELECT json_serialize_sql('SELECT 1')",
