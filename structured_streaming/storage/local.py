@@ -138,7 +138,7 @@ class LocalFolder:
         sync_folder(self.path)
 
     def make_all_durable(self) -> None:
-        _sync_file_system(self.path)
+        sync_file_system(self.path)
 
     def remove(self, name: str) -> None:
         (self.path / name).unlink(missing_ok=True)
@@ -278,7 +278,7 @@ def _sync_file(path: Path) -> None:
         os.fsync(file.fileno())
 
 
-def _sync_file_system(folder: Path) -> None:
+def sync_file_system(folder: Path) -> None:
     """syncfs(2), which Python's `os` lacks; where the system lacks it too, all file systems. Raises OSError."""
     if not hasattr(_LIBC, "syncfs"):
         os.sync()

@@ -144,13 +144,13 @@ def test_what_sparks_writer_reported_survives(
     first, second, *_, end = lake.cuts()
     DeltaCommitSink(str(lake.lake)).commit(lake.manifest(first, second, lake.lake))
     disk = Disk(live)
-    real = local._sync_file_system
+    real = local.sync_file_system
 
     def sync(folder: Path) -> None:
         real(folder)
         disk.sync_all()
 
-    monkeypatch.setattr(local, "_sync_file_system", sync)
+    monkeypatch.setattr(local, "sync_file_system", sync)
     monkeypatch.setattr(spark_commit, "DATA_TABLES", OF_SPARK)
     cuts: list[tuple[Path, int]] = []
     believed, cutting = second, threading.Lock()

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -16,6 +17,7 @@ import pytest
 from google.protobuf.message import Message
 from typer.testing import CliRunner
 
+from broker_gateway.cli.gateway_calls import Reached
 from broker_gateway.cli.main import app
 from broker_gateway.cli.questions import brokers
 from broker_gateway.cli.questions.lake import OfLake
@@ -438,7 +440,13 @@ def test_a_queue_that_is_empty_and_was_read_has_no_lag_at_a_gateway() -> None:
     empty = own.QueueOffsets(topic="orders", queue=0, end=0, committed=0)
     never = own.QueueOffsets(topic="orders", queue=1, end=0)
     unread = own.QueueOffsets(topic="orders", queue=2, end=7)
-    rows = [brokers._lag("g", "b", each) for each in brokers._read([empty, never, unread])]
+    answer = own.ListOffsetsResponse(queues=[empty, never, unread])
+    calls: Any = SimpleNamespace(
+        address="b",
+        admin=lambda *_: answer,
+        public=lambda *_, **_named: rpc.DescribeTopicStatusResponse(),
+    )
+    rows = brokers.OfBrokers(Reached("b", "", None, None)).lag_at(calls, "g", "")
     assert [(row["queue_id"], row["committed_offset"], row["max_offset"], row["lag"]) for row in rows] == [
         (0, 0, 0, 0),
         (2, None, 7, None),

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from broker_gateway.cli.console import command, server
+from broker_gateway.cli.console import server
 from broker_gateway.cli.console.errors import AskError
 from broker_gateway.cli.console.lake_engine import LakeEngine
 from broker_gateway.cli.console.replays import Replays
@@ -151,12 +151,18 @@ def test_the_port_of_a_databricks_app_is_taken_and_a_wrong_one_is_named(
         assert made.getsockname() == ("127.0.0.1", port), "the address that was named, also behind a proxy"
 
 
-def test_on_all_addresses_the_names_of_the_certificate_are_answered(tmp_path: Path) -> None:
+def test_on_all_addresses_the_names_of_the_certificate_are_answered(
+    tmp_path: Path, served: Callable[..., tuple[Listening, str]]
+) -> None:
     token = tmp_path / "token"
     token.write_text("0123456789abcdef")
     token.chmod(0o600)
     pair = trial_certificate(tmp_path, "console.example")
-    listening = command._listening("0.0.0.0", 0, token, pair, False)
+    certificate, key = map(str, pair)
+    listening, _ = served(
+        *("--host", "0.0.0.0", "--port", "0", "--page-token-file", str(token)),
+        *("--tls-cert", certificate, "--tls-key", key),
+    )
     with listening.port as made:
         assert listening.url == f"https://console.example:{made.getsockname()[1]}/"
     assert listening.names == {"console.example", "localhost", "127.0.0.1", "[::1]"}
