@@ -315,15 +315,20 @@ def test_dead_letters_of_lakebroker_and_of_a_real_broker_are_those_of_the_view(t
         assert answers.dead_letters("", EVERY._replace(until=late), 10) == found[:1]
 
 
+@pytest.mark.parametrize("most", [4, None])
 @pytest.mark.parametrize("encoding", [definition_pb2.IDENTITY, definition_pb2.GZIP])
-def test_a_body_that_is_cut_says_how_long_it_is(encoding: definition_pb2.Encoding.ValueType) -> None:
+def test_a_body_that_is_cut_says_how_long_it_is(
+    wrong_gateway: str,
+    monkeypatch: pytest.MonkeyPatch,
+    encoding: definition_pb2.Encoding.ValueType,
+    most: int | None,
+) -> None:
     body = b"x" * 100_000
     given = definition_pb2.Message(body=zlib.compress(body) if encoding == definition_pb2.GZIP else body)
     given.system_properties.body_encoding = encoding
-    row = brokers._letter("g", "broker-a", given, 4)
-    assert (row["body"], row["body_bytes"]) == (b"xxxx", 100_000)
-    row = brokers._letter("g", "broker-a", given, None)
-    assert (row["body"], row["body_bytes"]) == (body, 100_000)
+    monkeypatch.setitem(ANSWERS, "PullMessage", pb.PullMessageResponse(message=given))
+    (row,) = brokers.OfBrokers(Reached(wrong_gateway, "", None, None), most).dead_letters("g", EVERY, 10)
+    assert (row["body"], row["body_bytes"]) == (body[:most], 100_000)
 
 
 @pytest.fixture
