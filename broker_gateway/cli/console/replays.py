@@ -162,7 +162,7 @@ class Replays:
         it was sent since."""
         reached = self._allowed()
         with self._lock:
-            if self._thread is not None and self._thread.is_alive():
+            if self._newest is not None and not self._newest.ended_ms:
                 raise AskError("another replay is under way: wait for its end")
             if since := self._marked_since(plan):
                 were = "was" if since == 1 else "were"
@@ -186,7 +186,7 @@ class Replays:
         """Sends nothing more, behind the message that is under way. What became of a replay that this ended, in a sentence."""
         self._stopped.set()
         thread, run = self._thread, self._newest
-        if thread is None or run is None or not thread.is_alive():
+        if thread is None or run is None or run.ended_ms:
             return ""
         thread.join(_STOP_S)
         more = "; one more may have been sent" if thread.is_alive() or run.maybe else ""
