@@ -31,6 +31,7 @@ from broker_gateway.runtime.connection_slots import ConnectionSlots
 from broker_gateway.transport.remoting.client import RemotingClient
 from store.log_source import StoreLog
 from tests.support.brokers.running import running
+from tests.support.waiting import LIMIT_S
 
 
 class Nobody:
@@ -55,7 +56,7 @@ async def refused_rpcs(config: GatewayConfig, broker: Broker) -> set[str]:
         async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
             for path in RPCS:
                 try:
-                    await asyncio.wait_for(call_with_nothing(channel, path), 10)
+                    await asyncio.wait_for(call_with_nothing(channel, path), LIMIT_S)
                 except grpc.aio.AioRpcError as error:
                     if (error.code().name, error.details()) == ("PERMISSION_DENIED", "is for nobody"):
                         found.add(path)

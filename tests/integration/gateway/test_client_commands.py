@@ -261,7 +261,7 @@ def test_a_remoting_consumer_is_asked_over_its_connection(gateway: Gateway) -> N
             assert decode_record(consumer.requests[1].body, verify=False).body == b"body"
             assert consumer.requests[1].ext_fields["brokerName"]
             await consumer.client.close()
-            gone = await tool.invoke(address, Command(RUNNING_INFO, named), 20)
+            gone = await tool.invoke(address, Command(RUNNING_INFO, named), LIMIT_S)
             assert gone.remark == "The Consumer <billing> <remoting-1> not online"
         finally:
             await consumer.client.close()
@@ -285,8 +285,8 @@ def test_a_remoting_consumer_that_goes_away_ends_the_wait(gateway: Gateway) -> N
         try:
             await consumer.beat(address)
             named = {"consumerGroup": GROUP, "clientId": "remoting-1"}
-            answer = asyncio.create_task(tool.invoke(address, Command(RUNNING_INFO, named), 20))
-            await asyncio.wait_for(asked.wait(), 20)
+            answer = asyncio.create_task(tool.invoke(address, Command(RUNNING_INFO, named), LIMIT_S))
+            await asyncio.wait_for(asked.wait(), LIMIT_S)
             await consumer.client.close()
             refused = await answer
             assert refused.code == ResponseCode.SYSTEM_ERROR

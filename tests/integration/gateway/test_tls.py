@@ -11,6 +11,7 @@ from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_testing.gateway import Gateway
 from lakebroker_testing.prestarted import run
 from tests.support.peers.relay import Relay
+from tests.support.waiting import LIMIT_S
 
 METHOD = "/apache.rocketmq.v2.MessagingService/QueryRoute"
 
@@ -30,7 +31,7 @@ def test_clients_with_and_without_tls_are_served(tmp_path: Path) -> None:
                 answer = ask(
                     rpc.QueryRouteRequest(topic=pb.Resource(name="%")),
                     metadata=[("x-mq-client-id", "tester")],
-                    timeout=30,
+                    timeout=LIMIT_S,
                 )
                 assert answer.status.code in (pb.ILLEGAL_TOPIC, pb.TOPIC_NOT_FOUND, pb.OK)
         gateway.terminate()

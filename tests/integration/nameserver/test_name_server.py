@@ -33,7 +33,7 @@ from broker_gateway.transport.remoting.connection import Processors
 from broker_gateway.transport.remoting.server import RemotingServer
 from lakebroker_testing import prestarted
 from lakebroker_testing.gateway import NameServer as NameServerProcess
-from tests.support.waiting import until
+from tests.support.waiting import LIMIT_S, until
 
 BODY = RegisterBrokerBody(
     DataVersion(0, 5, 7), {name: TopicConfig(name, 4, 8) for name in ("orders", "other")}
@@ -89,7 +89,7 @@ async def name_server(folder: Path, **options: str) -> AsyncIterator[Broker]:
 
 def run(test: Callable[[], Awaitable[None]]) -> None:
     async def bounded() -> None:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(LIMIT_S):
             await test()
 
     asyncio.run(bounded())
@@ -628,12 +628,12 @@ def test_connections_of_one_address_leave_room_to_others(tmp_path: Path) -> None
                 open_ones.append(writer)
                 writer.write(asked)
                 with suppress(ConnectionError):
-                    served += bool(await asyncio.wait_for(reader.read(4), 20))
+                    served += bool(await asyncio.wait_for(reader.read(4), LIMIT_S))
             reader, writer = await asyncio.open_connection(host, int(port), local_addr=("127.0.0.3", 0))
             writer.write(asked)
             answer = b""
             with suppress(ConnectionError):
-                answer = await asyncio.wait_for(reader.read(4), 20)
+                answer = await asyncio.wait_for(reader.read(4), LIMIT_S)
             assert (served, bool(answer)) == ((100 + 64) // 2, True), "others find room"
             for each in [*open_ones, writer]:
                 each.close()

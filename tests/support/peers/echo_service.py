@@ -17,6 +17,7 @@ from broker_gateway.runtime.tick import Stage, Tick
 from broker_gateway.transport.context import CallContext, RpcError
 from broker_gateway.transport.grpcio.server import GrpcioServer
 from broker_gateway.transport.http2.server import Http2Server
+from tests.support.waiting import LIMIT_S
 
 SERVICE = "/lakebroker.test.Echo/"
 
@@ -150,7 +151,7 @@ class Served:
         self._ready = threading.Event()
         self._thread = threading.Thread(target=self._loop.run_until_complete, args=(self._run(),))
         self._thread.start()
-        assert self._ready.wait(10)
+        assert self._ready.wait(LIMIT_S)
 
     @property
     def address(self) -> str:
@@ -159,7 +160,7 @@ class Served:
     def stop(self, grace_s: float = 0.0) -> None:
         if self._thread.is_alive():
             self.begin_stop(grace_s)
-            self._thread.join(30)
+            self._thread.join(LIMIT_S)
             assert not self._thread.is_alive()
             self._loop.close()
 

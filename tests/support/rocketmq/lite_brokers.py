@@ -21,6 +21,7 @@ from lakebroker_testing.real_rocketmq import RocketMQ
 from store.log.record import Host
 from store.message_store import MessageStore
 from store.opening import StoreOptions
+from tests.support.waiting import LIMIT_S
 
 TOPIC = "chat"
 GROUP = "agents"
@@ -83,7 +84,7 @@ def create(address: str) -> None:
             channel.unary_unary(
                 f"/lakebroker.admin.v1.AdminService/{name}",
                 request_serializer=lambda each: each.SerializeToString(),
-            )(request, timeout=10)
+            )(request, timeout=LIMIT_S)
 
 
 @contextlib.contextmanager

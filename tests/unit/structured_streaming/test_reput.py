@@ -21,6 +21,7 @@ from structured_streaming.errors import (
     UnreachableError,
 )
 from structured_streaming.stopping import Stopping
+from tests.support.waiting import LIMIT_S
 
 
 @pytest.fixture
@@ -69,7 +70,7 @@ def test_a_signal_hides_what_it_may_have_caused_and_nothing_else(
             )
     finally:
         coming.join()
-        assert stopping.wait(10)
+        assert stopping.wait(LIMIT_S)
 
 
 @pytest.mark.usefixtures("handlers")

@@ -15,6 +15,7 @@ from broker_gateway.config.options import option_names
 from broker_gateway.config.reload import RELOADABLE, Changes, Configuration
 from broker_gateway.runtime.errors import OptionError
 from broker_gateway.runtime.files import write_whole
+from tests.support.waiting import LIMIT_S
 
 
 def configuration(file: Path | None = None, **given: str) -> Configuration:
@@ -147,7 +148,7 @@ def test_a_change_whose_caller_goes_away_is_made_wholly(
 
     def slow(path: Path, text: str) -> None:
         writing.set()
-        assert go_on.wait(10)
+        assert go_on.wait(LIMIT_S)
         write_whole(path, text)
 
     monkeypatch.setattr("broker_gateway.config.reload.write_whole", slow)

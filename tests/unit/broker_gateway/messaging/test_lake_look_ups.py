@@ -15,6 +15,7 @@ from broker_gateway.messaging.old_messages import OldMessages
 from broker_gateway.observability.metrics import Metrics
 from lakebroker_testing.logs import open_store
 from tests.support.lakes.slow import SlowLake
+from tests.support.waiting import LIMIT_S
 
 END = 1000
 NAME = "lake-look-up"
@@ -67,7 +68,7 @@ def test_other_work_on_threads_goes_on(tmp_path: Path) -> None:
         calls = [asyncio.create_task(scene.old.first(each, 0)) for each in scene.topics]
         reading = [asyncio.create_task(scene.old.read(each, 0, 0, END)) for each in scene.topics]
         await scene.lake.was_asked(4)
-        assert await asyncio.wait_for(asyncio.to_thread(lambda: "other"), 30) == "other"
+        assert await asyncio.wait_for(asyncio.to_thread(lambda: "other"), LIMIT_S) == "other"
         assert len(scene.lake.asked) == 4, "two of each kind at once"
         scene.lake.goes_on.set()
         assert await asyncio.gather(*calls) == [7] * 5
@@ -135,7 +136,7 @@ def test_after_a_stop_none_is_begun(tmp_path: Path) -> None:
             await scene.old.first("t4", 0)
         for each in threading.enumerate():
             if each.name.startswith(NAME):
-                each.join(30)
+                each.join(LIMIT_S)
                 assert not each.is_alive()
 
     played(tmp_path, play)

@@ -20,6 +20,7 @@ from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_pb.lakebroker.admin.v1 import admin_pb2
 from lakebroker_testing.broker import Call, InProcessBroker
 from lakebroker_testing.messages import message, receive_request, send_request
+from tests.support.waiting import LIMIT_S
 
 MINUTE = 60
 
@@ -62,7 +63,7 @@ class LiteConsumer:
         """The next command of the broker."""
 
         async def next_one() -> rpc.TelemetryCommand:
-            return await asyncio.wait_for(anext(self._stream), 60)
+            return await asyncio.wait_for(anext(self._stream), LIMIT_S)
 
         return self.broker.run(next_one())
 

@@ -28,6 +28,7 @@ from store.log.record import Host, PendingRecord, decode_record, offset_msg_id
 from structured_streaming.staging.wanted import Wanted as Tables
 from tests.support.lakes.copies import copy_folder
 from tests.support.lakes.maintained import reput
+from tests.support.waiting import LIMIT_S
 
 BODY = b"x" * 60_000
 COUNT = 60
@@ -241,7 +242,7 @@ def test_searches_of_a_slow_lake_are_few_at_a_time_and_none_of_the_log_waits_for
         ]
         await asyncio.sleep(0)
         try:
-            found = await asyncio.wait_for(queries.page(topic(broker), Wanted(), 1), 30)
+            found = await asyncio.wait_for(queries.page(topic(broker), Wanted(), 1), LIMIT_S)
             assert [number_of(each) for each in found.messages] == [NEW[-1]]
             with pytest.raises(ServiceError, match="2 searches of the lake run already"):
                 await queries.page(topic(broker), Wanted(), 1, in_lake)

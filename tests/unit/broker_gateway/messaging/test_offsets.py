@@ -17,6 +17,7 @@ from broker_gateway.observability.metrics import Metrics
 from lakebroker_testing.broker import InProcessBroker
 from store.index.time_search import BoundaryType
 from tests.support.lakes.slow import SlowLake
+from tests.support.waiting import LIMIT_S
 
 
 @pytest.fixture
@@ -104,7 +105,7 @@ def test_searches_of_the_log_do_not_wait_for_a_slow_lake(
                 slow.append(asyncio.create_task(offsets.at("old", 0, number)))
                 await lake.was_asked(number + 1)
             slow.append(asyncio.create_task(offsets.oldest("old", 0)))
-            assert await asyncio.wait_for(offsets.at("t", 0, 0), 30) == 0
+            assert await asyncio.wait_for(offsets.at("t", 0, 0), LIMIT_S) == 0
             with pytest.raises(ServiceError, match="3 searches of queues in the lake run already") as refused:
                 await offsets.oldest("old", 0)
             assert refused.value.reason is Reason.TOO_MANY_REQUESTS

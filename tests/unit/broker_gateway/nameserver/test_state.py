@@ -11,6 +11,7 @@ import pytest
 from broker_gateway.nameserver.config import load_config
 from broker_gateway.nameserver.state import State
 from broker_gateway.runtime.files import write_whole
+from tests.support.waiting import LIMIT_S
 
 
 def test_a_change_whose_client_goes_away_is_made_wholly(
@@ -24,7 +25,7 @@ def test_a_change_whose_client_goes_away_is_made_wholly(
 
     def slow(path: Path, text: str) -> None:
         writing.set()
-        assert go_on.wait(10)
+        assert go_on.wait(LIMIT_S)
         write_whole(path, text)
 
     monkeypatch.setattr("broker_gateway.nameserver.state.write_whole", slow)

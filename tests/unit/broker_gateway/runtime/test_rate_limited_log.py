@@ -14,6 +14,7 @@ from broker_gateway.runtime import peer_log, rate_limited_log
 from broker_gateway.runtime.delayed_report import tell_now, waiting
 from broker_gateway.runtime.peer_log import PeerLog
 from broker_gateway.runtime.rate_limited_log import RateLimitedLog
+from tests.support.waiting import LIMIT_S
 
 log = structlog.get_logger(__name__)
 
@@ -26,7 +27,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def run(test: Callable[[], Awaitable[None]]) -> list[EventDict]:
     async def bounded() -> None:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(LIMIT_S):
             await test()
 
     with capture_logs() as lines:

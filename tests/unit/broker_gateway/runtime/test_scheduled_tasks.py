@@ -10,12 +10,11 @@ import pytest
 from broker_gateway.observability.broker_statistics import BrokerStatistics
 from broker_gateway.observability.metrics import Metrics
 from broker_gateway.runtime.scheduled_tasks import ScheduledTask, ScheduledTasks, until_midnight_s
+from tests.support.waiting import until
 
 
 async def ran(task: ScheduledTask, times: int) -> None:
-    async with asyncio.timeout(10):
-        while task.runs < times:  # noqa: ASYNC110 (nothing else says so)
-            await asyncio.sleep(0.001)
+    await until(lambda: task.runs >= times, every_s=0.001)
 
 
 def test_a_task_that_fails_is_tried_again_and_its_error_is_kept() -> None:

@@ -10,6 +10,7 @@ import pytest
 from store.log.record import Host, PendingRecord
 from store.message_store import MessageStore
 from store.opening import StoreOptions, open_parts
+from tests.support.waiting import LIMIT_S
 
 
 def test_a_listener_that_fails_keeps_nobody_from_the_next_flush(
@@ -30,7 +31,7 @@ def test_a_listener_that_fails_keeps_nobody_from_the_next_flush(
         store.append([PendingRecord("t", 0, b"x", b"", 1, host.packed)])
         flushed = threading.Event()
         store.wait_flushed(store.max_offset, lambda error, flushed=flushed: flushed.set())  # type: ignore[misc]
-        assert flushed.wait(30)
+        assert flushed.wait(LIMIT_S)
     assert told[-1] == store.max_offset == store.flushed_offset
     assert "broken" in caplog.text
     store.close()

@@ -14,6 +14,7 @@ from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_pb.lakebroker.admin.v1 import admin_pb2
 from lakebroker_testing.broker import InProcessBroker
+from tests.support.waiting import LIMIT_S
 
 CONTEXT = CallContext({"x-mq-client-id": "consumer"}, "127.0.0.1:50000", None, ("127.0.0.1", 8081))
 USUAL_S = [1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200]
@@ -42,7 +43,7 @@ class Consumer:
         """The policy in the next command."""
 
         async def next_one() -> rpc.TelemetryCommand:
-            return await asyncio.wait_for(anext(self._stream), 60)
+            return await asyncio.wait_for(anext(self._stream), LIMIT_S)
 
         command = self._broker.run(next_one())
         assert command.status.code == pb.OK

@@ -14,6 +14,7 @@ import uvicorn
 
 from broker_gateway.cli.console import connections
 from broker_gateway.cli.console.connections import MOST_HEAD_BYTES, Connection, PassedOn, counted_as
+from tests.support.waiting import LIMIT_S
 
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 
@@ -67,7 +68,7 @@ def served(protocol: type[Connection]) -> Iterator[int]:
 
 
 def connected(port: int) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", port), timeout=30)
+    return socket.create_connection(("127.0.0.1", port), timeout=LIMIT_S)
 
 
 def end(connection: socket.socket) -> bytes:
@@ -109,7 +110,7 @@ def test_an_answer_that_nobody_reads_ends() -> None:
         Impatient.lost.clear()
         connection.sendall(GET.replace(b"/", b"/large", 1))
         assert connection.recv(1).startswith(b"H")
-        Impatient.lost.wait(30)
+        Impatient.lost.wait(LIMIT_S)
         assert len(end(connection)) < 64 << 20
 
 
