@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from structured_streaming import reput_options, reput_query
+from lakebroker_testing.ports import free_ports
+from structured_streaming import reput_query
 from structured_streaming.commit.report import BatchReport
 from structured_streaming.errors import LakeError, StoppedError
 from structured_streaming.reput import run_reput
@@ -19,7 +20,6 @@ from tests.suite.evidence import LONG
 from tests.support.lakes.checks import assert_exact
 from tests.support.lakes.streamed import stream
 from tests.support.logs.written import written
-from tests.support.peers.relay import Relay
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -50,11 +50,10 @@ def test_a_run_that_was_to_end_by_itself_says_what_it_reached(tmp_path: Path, nu
 
 
 @pytest.mark.usefixtures("spark")
-def test_a_run_that_could_not_read_all_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reput_options, "ANSWER_S", 1.0)
+def test_a_run_that_could_not_read_all_says_so(tmp_path: Path) -> None:
     store, lake = written(tmp_path / "store", "broker-a", 500), tmp_path / "lake"
-    with Relay("", silent=True) as silent:
-        options = ReputOptions(str(lake), store=str(store), brokers=silent.address, once=True)
-        with pytest.raises(LakeError, match=f"not everything was read: .*{silent.address}"):
-            run_reput(options)
+    nobody = f"127.0.0.1:{free_ports(1)[0]}"
+    options = ReputOptions(str(lake), store=str(store), brokers=nobody, once=True)
+    with pytest.raises(LakeError, match=f"not everything was read: .*{nobody}"):
+        run_reput(options)
     assert assert_exact(lake, store)["messages"] == 500
