@@ -14,6 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from lakebroker_testing.gateway import Gateway
+from lakebroker_testing.logs import written
 from lakebroker_testing.ports import free_ports
 from store.log_reader import LogReader
 from structured_streaming import absence, reput_query
@@ -24,7 +25,6 @@ from structured_streaming.reput_options import ReputOptions
 from structured_streaming.stopping import Stopping
 from tests.suite.evidence import EVIDENCE
 from tests.support.lakes.checks import assert_exact
-from tests.support.logs.written import written
 from tests.support.machines.children import descendants
 from tests.support.waiting import wait_until
 

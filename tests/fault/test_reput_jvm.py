@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from lakebroker_testing.logs import written
 from lakebroker_testing.prestarted import start
 from tests.suite.evidence import LONG
 from tests.support.lakes.checks import assert_exact
 from tests.support.lakes.streamed import stream
-from tests.support.logs.written import written
 from tests.support.machines.children import children
 from tests.support.waiting import LIMIT_S, wait_until
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from lakebroker_testing.logs import written
 from lakebroker_testing.ports import free_ports
 from structured_streaming import reput_query
 from structured_streaming.commit.report import BatchReport
@@ -19,7 +20,6 @@ from structured_streaming.reput_options import ReputOptions
 from tests.suite.evidence import LONG
 from tests.support.lakes.checks import assert_exact
 from tests.support.lakes.streamed import stream
-from tests.support.logs.written import written
 
 pytestmark = pytest.mark.timeout(600)
 

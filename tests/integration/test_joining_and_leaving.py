@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from lakebroker_testing.gateway import Gateway, NameServer
+from lakebroker_testing.logs import written
 from lakebroker_testing.prestarted import run
 from structured_streaming.errors import SourceError, UnreachableError
 from structured_streaming.reput_options import Goal, ReputOptions, checked
@@ -18,7 +19,6 @@ from structured_streaming.source import name_servers
 from structured_streaming.source.access import Access
 from structured_streaming.source.data_source import LakebrokerDataSource
 from structured_streaming.source.log_ends import LogEnds
-from tests.support.logs.written import written
 from tests.support.peers.answering import answering, frame
 from tests.support.waiting import wait_until
 

@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from broker_gateway.transport.certificates import trial_certificate
 from lakebroker_testing.gateway import Gateway
+from lakebroker_testing.logs import written
 from lakebroker_testing.prestarted import run
 from structured_streaming.errors import SourceError
 from structured_streaming.reput import run_reput
@@ -22,7 +23,6 @@ from structured_streaming.source.data_source import LakebrokerDataSource
 from structured_streaming.sql import query, union_session
 from tests.support.lakes.checks import assert_exact
 from tests.support.lakes.empty import empty_lake
-from tests.support.logs.written import written
 from tests.support.peers.relay import Relay
 
 TOKEN = "0123456789abcdef-secret"

@@ -14,6 +14,7 @@ from deltalake import DeltaTable
 from pyspark.sql import Row
 
 from lakebroker_testing.gateway import Gateway
+from lakebroker_testing.logs import written
 from store.log_reader import LogReader
 from structured_streaming.batch_commits import BatchCommits
 from structured_streaming.commit.delta_commit import DeltaCommitSink
@@ -25,7 +26,6 @@ from structured_streaming.source.access import Access
 from structured_streaming.source.data_source import LakebrokerDataSource
 from structured_streaming.source.log_range import LogRange
 from tests.support.lakes.empty import empty_lake
-from tests.support.logs.written import written
 from tests.support.peers.relay import Relay
 
 BATCH = 512 << 10

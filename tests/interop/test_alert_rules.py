@@ -11,7 +11,7 @@ from prometheus_client import generate_latest
 from lakebroker_testing.gateway import ROOT
 from structured_streaming.commit.report import BatchReport, LogReport
 from structured_streaming.reput_metrics import ReputMetrics
-from tests.support.machines.promtool import promtool
+from tests.support.machines.prometheus import promtool
 
 RULES = ROOT / "resources" / "prometheus" / "lakebroker.rules.yml"
 CASES = Path(__file__).parent / "prometheus" / "rules_test.yml"

@@ -20,10 +20,10 @@ from typing import Any
 import pytest
 
 from lakebroker_testing.gateway import ROOT, Gateway, command
+from lakebroker_testing.logs import written
 from tests.suite.evidence import LONG
-from tests.support.documents.bundle_parameters import Bundle
+from tests.support.documents.bundle import GIVEN, Bundle, sources
 from tests.support.lakes.checks import assert_exact
-from tests.support.logs.written import written
 from tests.support.machines.without_links import library
 from tests.support.packages.built_wheel import unpacked
 from tests.support.spark.environments import interpreter
@@ -59,23 +59,22 @@ def test_the_jobs_run_in_a_session_that_is_there(tmp_path: Path, version: str) -
         hive_metastore(tmp_path / "hive") as conf,
     ):
         certificate = gateway.store / "config" / "trial-certificate.pem"
-        bundle = Bundle(
-            {
-                "brokers": gateway.address,
-                "lake": "spark_catalog.lake",
-                "catalog": "spark_catalog",
-                "schema": "lake",
-                "tls_ca": str(certificate),
-            }
-        )
+        variables = {
+            "brokers": gateway.address,
+            "lake": "spark_catalog.lake",
+            "catalog": "spark_catalog",
+            "schema": "lake",
+            "tls_ca": str(certificate),
+        }
+        commands = Bundle.read(sources(), "dev", GIVEN | variables).commands()
         staging = tmp_path / "Volumes"
-        assert set(bundle.commands()) <= set(ORDER)
-        tasks = [bundle.task(each) for each in ORDER if each in bundle.commands()]
+        assert set(commands) <= set(ORDER)
+        tasks = [commands[each] for each in ORDER if each in commands]
         runs = [[each.replace("/Volumes", str(staging), 1) for each in parameters] for parameters, _ in tasks]
         for each in runs:
             if "--staging" in each:
                 Path(each[each.index("--staging") + 1]).mkdir(parents=True)
-        variables = {
+        of_tasks = {
             name: TOKEN if value.startswith("{{secrets/") else value
             for _, environment in tasks
             for name, value in environment.items()
@@ -100,7 +99,7 @@ def test_the_jobs_run_in_a_session_that_is_there(tmp_path: Path, version: str) -
             "SPARK_CONF_DIR": str(conf),
             "PYTHONPATH": str(unpacked(tmp_path / "wheel")),
         }
-        found, said = driven(version, asked, variables | environment)
+        found, said = driven(version, asked, of_tasks | environment)
     assert found["spark"].startswith(f"{version}.")
     assert found["ended"] == [None] * (len(runs) + 1), said
     assert f"found\n{RECORDS}\n" in said

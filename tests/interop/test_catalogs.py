@@ -64,7 +64,7 @@ class Lakebroker:
 @pytest.fixture(scope="module")
 def together(metastore: Path) -> Iterator[Lakebroker]:
     """Commands in one JVM."""
-    with OneProcess("tests.support.brokers.maintaining_few") as commands:
+    with OneProcess("tests.support.lakes.few_tables") as commands:
         yield Lakebroker(commands.run)
 
 

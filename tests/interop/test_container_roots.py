@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from lakebroker_testing.logs import written
 from tests.suite.evidence import LONG
-from tests.support.logs.written import written
 from tests.support.machines.container_root import ContainerRoot
 from tests.support.machines.containerfiles import CONTAINERS, the
 

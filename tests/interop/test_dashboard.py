@@ -20,7 +20,7 @@ from structured_streaming.typed.declaration import JSON, Declaration, Schema
 from tests.support.brokers.scraped import metrics_url
 from tests.support.brokers.telemetry_client import TelemetryClient, consumer_settings
 from tests.support.documents.grafana_dashboard import Query, dashboard, names, queries, variables
-from tests.support.machines.prometheus_server import Prometheus
+from tests.support.machines.prometheus import Prometheus
 from tests.support.waiting import wait_until
 
 SCHEMA = '{"type": "object", "properties": {"id": {"type": "integer"}}}'

@@ -21,7 +21,7 @@ import pytest
 
 from broker_gateway.lake.reader import Lake
 from lakebroker_testing.gateway import ROOT
-from lakebroker_testing.logs import LogWriter
+from lakebroker_testing.logs import LogWriter, written
 from store.log_reader import LogReader
 from structured_streaming.commit.delta_commit import LakeProgress
 from structured_streaming.commit.upkeep_log import add_to_upkeep
@@ -44,7 +44,6 @@ from tests.support.brokers.one_process import OneProcess
 from tests.support.lakes.maintained import ReputLake, assert_same, rows_of
 from tests.support.lakes.maintained import reput as committed
 from tests.support.lakes.marked import MarkedLake
-from tests.support.logs.written import written
 from tests.support.machines.object_store import BUCKET, ObjectStore, object_store
 
 pytestmark = pytest.mark.timeout(600)

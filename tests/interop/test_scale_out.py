@@ -17,10 +17,10 @@ import pytest
 from deltalake import DeltaTable
 
 from lakebroker_testing.gateway import ROOT, Gateway, Reput, command
+from lakebroker_testing.logs import written
 from store.log_reader import LogReader
 from tests.suite.evidence import LONG
 from tests.support.lakes.checks import assert_exact, rows
-from tests.support.logs.written import written
 from tests.support.machines.hosts import Host, Hosts
 from tests.support.machines.object_store import BUCKET, object_store
 from tests.support.spark.cluster import Cluster, Place

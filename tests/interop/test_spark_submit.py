@@ -14,8 +14,8 @@ import pyspark
 import pytest
 
 from lakebroker_testing.gateway import ROOT, Gateway
+from lakebroker_testing.logs import written
 from tests.support.lakes.checks import assert_exact
-from tests.support.logs.written import written
 from tests.support.machines.hosts import Host, Hosts
 from tests.support.machines.object_store import BUCKET, object_store
 from tests.support.spark.cluster import Cluster, Place

@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 
 from lakebroker_testing.gateway import ROOT
+from lakebroker_testing.logs import written
 from store.log_reader import LogReader
 from tests.suite.evidence import EVIDENCE, LONG
 from tests.support.lakes.checks import assert_exact
-from tests.support.logs.written import written
 from tests.support.spark.environments import environment, interpreter
 
 BATCHES = 10 if EVIDENCE else 4

@@ -27,10 +27,10 @@ from broker_gateway.runtime.errors import StartError
 from broker_gateway.transport.remoting.client import RemotingClient
 from lakebroker_testing import prestarted
 from lakebroker_testing.gateway import ROOT, Gateway, NameServer, command
+from lakebroker_testing.logs import written
 from store.log_reader import LogReader
 from structured_streaming.lake import create_tables
 from tests.support.brokers.gateway_words import gateway_words
-from tests.support.logs.written import written
 
 
 def commit_progress(lake: Path, log: LogReader, offset: int) -> None:

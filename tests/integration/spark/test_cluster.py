@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from lakebroker_testing.gateway import ROOT, Gateway, command
+from lakebroker_testing.logs import written
 from tests.suite.evidence import LONG
 from tests.support.lakes.checks import assert_exact
-from tests.support.logs.written import written
 from tests.support.spark.cluster import Cluster, on_loopback
 
 COUNT = 2000

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from lakebroker_testing.gateway import ROOT
+from lakebroker_testing.logs import written
 from tests.suite.evidence import EVIDENCE
 from tests.support.lakes.checks import assert_exact
 from tests.support.lakes.empty import empty_lake
-from tests.support.logs.written import written
 
 
 @pytest.mark.timeout(600)

@@ -11,13 +11,12 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from lakebroker_testing.logs import LogWriter
+from lakebroker_testing.logs import LogWriter, written
 from structured_streaming.errors import LakeError
 from structured_streaming.provided_session import beside
 from structured_streaming.reput import run_reput
 from structured_streaming.reput_options import ReputOptions
 from structured_streaming.sql import lake_session, query
-from tests.support.logs.written import written
 from tests.support.spark.hosted_driver import state
 from tests.support.spark.reput_runs import reput_once
 

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from broker_gateway.cli.main import app
 from broker_gateway.observability.metrics_port import serve_registry
 from lakebroker_testing.gateway import Reput
+from lakebroker_testing.logs import written
 from structured_streaming import reput_query
 from structured_streaming.destination import FolderDestination
 from structured_streaming.reput_metrics import ReputMetrics
@@ -25,7 +26,6 @@ from structured_streaming.tables import TABLES
 from tests.suite.evidence import LONG
 from tests.support.brokers.scraped import PATIENCE_S, Numbers, metrics_url, once_it_says, value
 from tests.support.lakes.checks import assert_exact, rows
-from tests.support.logs.written import written
 from tests.support.machines.children import children
 
 WHOLE = ("lakebroker_reput_phase_seconds_count", frozenset({("phase", "whole")}))

@@ -22,7 +22,7 @@ from lakebroker_testing.cached import filled_once
 from lakebroker_testing.client import Client
 from lakebroker_testing.gateway import CACHE, PATIENT, ROOT, Gateway
 from lakebroker_testing.messages import message, send_request
-from tests.support.packages.wheel_build import build_wheel
+from tests.support.packages.built_wheel import build_wheel
 
 BEFORE_FOLDERS = "1a931a39dbeaa9281e5887bd75a2ecce46b99a8c"
 """The last one before the broker's modules stood in folders: normal messages only, journal of version 1."""

@@ -3,14 +3,19 @@ too short."""
 
 from __future__ import annotations
 
+import ctypes
 import importlib
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
 from typing import IO, Any
 
 from lakebroker_testing.prestarted import ROOT
-from tests.support.machines.ending_with_us import end_with_us
+
+_PR_SET_PDEATHSIG = 1
+_prctl = ctypes.CDLL(None).prctl
+"""Found before there is a process to call it in."""
 
 
 def start(
@@ -31,8 +36,13 @@ def start(
         stderr=stderr,
         cwd=ROOT,
         env=env,
-        preexec_fn=end_with_us,
+        preexec_fn=_end_with_us,
     )
+
+
+def _end_with_us() -> None:
+    """The kernel kills the process when the thread that started it ends: one that a killed test run leaves behind would go on."""
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _main() -> None:

@@ -197,6 +197,15 @@ class Bundle:
             for task in job["tasks"]:
                 yield key, job, task
 
+    def commands(self) -> dict[str, tuple[list[str], dict[str, str]]]:
+        """Of the tasks that run lakebroker: the parameters, and the environment of the cluster, by command."""
+        found = {}
+        for _, job, task in self.tasks():
+            if "python_wheel_task" in task:
+                parameters = task["python_wheel_task"]["parameters"]
+                found[parameters[0]] = parameters, cluster_of(job, task).get("spark_env_vars", {})
+        return found
+
     def check(self) -> None:
         for _, job, task in self.tasks():
             _check_cluster(job, task)
@@ -257,17 +266,24 @@ def _commands() -> Any:
     return typer.main.get_command(app)
 
 
-def _check_cluster(job: dict[str, Any], task: dict[str, Any]) -> None:
-    if "pipeline_task" in task:
-        return
+def cluster_of(job: dict[str, Any], task: dict[str, Any]) -> dict[str, Any]:
+    """The new cluster that a task runs on. Raises BundleError."""
     clusters = {each["job_cluster_key"]: each["new_cluster"] for each in job["job_clusters"]}
     if task.get("job_cluster_key") not in clusters:
         raise BundleError(f"task {task['task_key']}: there is no cluster {task.get('job_cluster_key')}")
+    found: dict[str, Any] = clusters[task["job_cluster_key"]]
+    return found
+
+
+def _check_cluster(job: dict[str, Any], task: dict[str, Any]) -> None:
+    if "pipeline_task" in task:
+        return
+    cluster = cluster_of(job, task)
     known = set(NOTEBOOK_VARIABLES)
     if "python_wheel_task" in task:
         known = check_command(task["python_wheel_task"]["parameters"])
         known |= {"LAKEBROKER_TOKEN"} if "LAKEBROKER_TOKEN_FILE" in known else set()
-    unread = set(clusters[task["job_cluster_key"]].get("spark_env_vars", {})) - known
+    unread = set(cluster.get("spark_env_vars", {})) - known
     if unread:
         raise BundleError(f"task {task['task_key']}: nothing reads {sorted(unread)}")
 

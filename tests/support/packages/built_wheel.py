@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import hashlib
 import shutil
+import sys
 import zipfile
 from pathlib import Path
 
 from lakebroker_testing.cached import filled_once
 from lakebroker_testing.gateway import ROOT
-from tests.support.packages.wheel_build import build_wheel
+from lakebroker_testing.programs import output_of
 
 _CACHE = ROOT / ".cache" / "wheel"
 _OF_BUILD = ("pyproject.toml", "hatch_build.py", "README.md", "LICENSE")
@@ -45,6 +46,16 @@ def sources() -> list[Path]:
             each for each in (ROOT / name).rglob("*") if each.is_file() and "__pycache__" not in each.parts
         ]
     return sorted(found)
+
+
+def build_wheel(sources: Path, into: Path) -> Path:
+    """Builds the wheel of a source folder `sources` (their build writes generated code there) into the folder `into`, by the tests' own environment: nothing is
+    fetched for it. Raises ProcessError."""
+    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check", "--no-deps"]
+    command = [*pip, "--no-build-isolation", "--wheel-dir", str(into), str(sources)]
+    output_of(command, f"the build of the wheel of {sources}", cwd=into)
+    (wheel,) = into.glob("lakebroker-*.whl")
+    return wheel
 
 
 def _build(files: list[Path]) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from lakebroker_testing.logs import written
 from structured_streaming import reput, reput_metrics
 from structured_streaming.absence import as_spark_reports
 from structured_streaming.commit.report import BatchReport, LogReport
@@ -21,7 +22,6 @@ from structured_streaming.reput_metrics import ReputMetrics
 from structured_streaming.reput_options import ReputOptions
 from structured_streaming.reput_watch import Behind, tell_failure
 from tests.support.documents.metrics import documented
-from tests.support.logs.written import written
 
 
 def report(*brokers: str, newest_ms: int = 1) -> BatchReport:

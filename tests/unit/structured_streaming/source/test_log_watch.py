@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from lakebroker_testing.logs import written
 from structured_streaming.errors import UnreachableError
 from structured_streaming.source import log_watch
 from structured_streaming.source.access import Access
 from structured_streaming.source.log_watch import LogWatch, Question
-from tests.support.logs.written import written
 
 
 @pytest.fixture

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from lakebroker_testing.logs import written
 from store.log_source import LogState
 from structured_streaming.source.access import Access
 from structured_streaming.source.log_watch import LogWatch
 from structured_streaming.source.membership import Membership
 from structured_streaming.source.name_servers import Found
-from tests.support.logs.written import written
 
 
 class Looks:

@@ -9,13 +9,13 @@ import pytest
 from typer.testing import CliRunner
 
 from broker_gateway.cli.main import app
+from lakebroker_testing.logs import written
 from store.log_source import LogState
 from structured_streaming.absence import as_spark_reports
 from structured_streaming.errors import SameBrokerError
 from structured_streaming.reput_options import ReputOptions, checked
 from structured_streaming.reput_query import retries
 from structured_streaming.source.logs import by_broker
-from tests.support.logs.written import written
 
 
 def refused(lake: Path, *stores: Path) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lakebroker_testing.logs import LogWriter, pending
+from lakebroker_testing.logs import LogWriter, pending, written
 from store.log.erased import write_erased
 from store.log_reader import LogReader
 from store.log_source import StoreLog
@@ -28,7 +28,6 @@ from structured_streaming.source.log_range import LogRange
 from structured_streaming.tables import DATA_TABLES
 from tests.support.lakes.checks import assert_exact
 from tests.support.lakes.empty import empty_lake
-from tests.support.logs.written import written
 from tests.support.waiting import wait_until
 
 BATCH = 256 << 10

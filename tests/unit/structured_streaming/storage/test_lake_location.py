@@ -10,10 +10,10 @@ from deltalake import DeltaTable
 from typer.testing import CliRunner
 
 from broker_gateway.cli.main import app
+from lakebroker_testing.logs import written
 from structured_streaming.lake import create_tables
 from structured_streaming.tables import TABLES
 from tests.support.lakes.maintained import ReputLake
-from tests.support.logs.written import written
 
 
 def ended(*arguments: str) -> str:
