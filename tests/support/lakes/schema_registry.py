@@ -6,20 +6,11 @@ import base64
 import json
 import ssl
 import threading
-import time
 from collections.abc import Callable, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 
 SUBJECT = "orders-value"
-
-
-def until(reached: Callable[[], bool], limit_s: float = 100.0) -> None:
-    """Looks again and again: answers come on threads of their own."""
-    end = time.monotonic() + limit_s
-    while not reached():
-        assert time.monotonic() < end, "it is not reached"
-        time.sleep(0.01)
 
 
 class SchemaRegistry:

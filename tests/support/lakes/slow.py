@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from pathlib import Path
 
 from broker_gateway.lake.messages import LakeMessages, Stretch
 from broker_gateway.lake.reader import Lake
+from tests.support.waiting import until
 
 
 class SlowLake(LakeMessages):
@@ -31,11 +31,7 @@ class SlowLake(LakeMessages):
 
     async def was_asked(self, count: int) -> None:
         """Waits until so many calls were made."""
-        for _ in range(30_000):
-            if len(self.asked) >= count:
-                return
-            await asyncio.sleep(0.001)
-        raise AssertionError(self.asked)
+        await until(lambda: len(self.asked) >= count, lambda: self.asked, every_s=0.001)
 
     def _slow(self, what: str, topic: str, value: int) -> int:
         self.asked.append((what, topic, value))

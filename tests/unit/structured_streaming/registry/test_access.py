@@ -27,8 +27,9 @@ from structured_streaming.storage.local import LocalFolder
 from structured_streaming.typed.declaration import FILLING
 from structured_streaming.typed_topics import of_registry, topics_of
 from tests.support.lakes.empty import empty_lake
-from tests.support.lakes.schema_registry import SchemaRegistry, until
+from tests.support.lakes.schema_registry import SchemaRegistry
 from tests.support.lakes.typed_batches import Log, framed
+from tests.support.waiting import wait_until
 
 TOKEN, PASSWORD = "token-0123456789abcdef", 'p:ss"word-\\0123456789'
 BASIC = base64.b64encode(f"reader:{PASSWORD}".encode()).decode()
@@ -260,7 +261,7 @@ def test_the_command_and_the_reputs_refresh_send_them(
             said += without_secrets(capsys.readouterr().err)
             return changed or bool(said)
 
-        until(looked)
+        wait_until(looked)
         assert changed == (given is access)
         assert ("typed_orders waits, all else goes on" in said) == (given is NOTHING)
     (declared,) = FolderTyped(LocalFolder(lake)).declarations()

@@ -21,8 +21,9 @@ from structured_streaming.storage.local import LocalFolder
 from structured_streaming.typed.declaration import AVRO, Declaration, Schema
 from structured_streaming.typed_topics import of_registry, topics_of
 from tests.support.lakes.empty import empty_lake
-from tests.support.lakes.schema_registry import SchemaRegistry, until
+from tests.support.lakes.schema_registry import SchemaRegistry
 from tests.support.lakes.typed_batches import Log, framed
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture
@@ -100,7 +101,7 @@ def test_a_schema_that_messages_come_with_first(
 
     server.answer = server.own_answer
     server.add(9, later)
-    until(lambda: topics.changed({}))
+    wait_until(lambda: topics.changed({}))
     typed = topics.filled()
     assert topics.behind() == {"typed_orders": ("orders", False)}
     assert [(row["id"], row["note"]) for row in log.rows()] == [(1, None), (2, None), (3, "n"), (4, None)]
@@ -138,7 +139,7 @@ def test_a_registry_that_takes_its_time_holds_up_nobody(
         server.add(9, later)
     finally:
         may_answer.set()
-    until(lambda: topics.changed({}))
+    wait_until(lambda: topics.changed({}))
     topics.filled()
     assert [(row["id"], row["note"]) for row in log.rows()] == [(3, "n")]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from structured_streaming.errors import UnreachableError
 from structured_streaming.source import log_watch
 from structured_streaming.source.access import Access
 from structured_streaming.source.log_watch import LogWatch, Question
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture
@@ -32,11 +32,7 @@ def watch(tmp_path: Path, notes: list[str], monkeypatch: pytest.MonkeyPatch) -> 
 
 def present(watch: LogWatch) -> list[str]:
     """The logs that are there, once one is."""
-    until = time.monotonic() + 60
-    while not (states := watch.states()):
-        assert time.monotonic() < until, watch.missing()
-        time.sleep(0.005)
-    return list(states)
+    return list(wait_until(watch.states, watch.missing))
 
 
 def rests(watch: LogWatch, notes: list[str], call: Callable[[Any], None], answer: threading.Event) -> str:

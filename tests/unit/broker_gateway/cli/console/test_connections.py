@@ -14,7 +14,7 @@ import uvicorn
 
 from broker_gateway.cli.console import connections
 from broker_gateway.cli.console.connections import MOST_HEAD_BYTES, Connection, PassedOn, counted_as
-from tests.support.waiting import LIMIT_S
+from tests.support.waiting import LIMIT_S, wait_until
 
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 
@@ -153,10 +153,7 @@ def test_one_address_has_so_many_connections_and_those_that_end_make_room(
                 assert each.recv(1 << 16).startswith(b"HTTP/1.1 200")
             with connected(port) as third:
                 assert end(third) == b""
-        deadline = time.monotonic() + 60
-        while Counted.by_address:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        wait_until(lambda: not Counted.by_address)
         with connected(port) as again:
             again.sendall(GET)
             assert again.recv(1 << 16).startswith(b"HTTP/1.1 200")

@@ -17,6 +17,7 @@ from broker_gateway.cli.console.replays import Place, Plan, Replays, Run
 from broker_gateway.cli.console.server import Console
 from broker_gateway.cli.console.workers import Workers
 from broker_gateway.cli.gateway_calls import Reached
+from tests.support.waiting import until
 
 
 @pytest.fixture(autouse=True)
@@ -66,8 +67,7 @@ def test_of_two_searches_the_one_that_was_asked_for_last_is_shown() -> None:
             places.go.set()
             await asyncio.to_thread(places.answered.wait, 60)
             await workers.ask(lambda: None)
-            while workers.under_way:  # noqa: ASYNC110  (which says nothing to anybody)
-                await asyncio.sleep(0.01)
+            await until(lambda: not workers.under_way)
             await user.should_see("no message of second")
             await user.should_not_see("no message of first")
             field.value = "first"
@@ -127,8 +127,7 @@ def test_a_question_before_a_replay_that_nobody_answers_has_an_end(monkeypatch: 
             user.find("Replay all…").click()
             await user.should_see("2 of those chosen were not found at here:1")
             user.find("Send again").click()
-            while not replays.begun:  # noqa: ASYNC110  (which says nothing to anybody)
-                await asyncio.sleep(0.01)
+            await until(lambda: replays.begun)
             await user.should_not_see("nothing was sent")
 
     asyncio.run(run())

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -20,6 +19,7 @@ from broker_gateway.cli.console.history import KEPT, MOST_LINES, History
 from broker_gateway.cli.console.poll import MOST_WATCHED, Poll, Queues, Watched
 from broker_gateway.cli.console.workers import MOST, Workers
 from broker_gateway.cli.gateway_calls import Reached
+from tests.support.waiting import wait_until
 
 
 def lag(group: str, behind: int | None) -> dict[str, Any]:
@@ -74,13 +74,6 @@ class Answering(Places):
         return {topic: TopicStatus(1, 1) for topic in topics}
 
 
-def until(holds: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-
-
 @pytest.fixture
 def running() -> Any:
     polls: list[Poll] = []
@@ -99,16 +92,16 @@ def test_facts_are_those_of_before_with_the_error_while_nobody_answers(running: 
     places = Answering(3)
     poll = running(places)
     poll.watched("tab", Watched())
-    until(lambda: poll.brokers.at_s is not None)
+    wait_until(lambda: poll.brokers.at_s is not None)
     assert [each.name for each in poll.brokers.value] == ["one", "two", ""]
     assert poll.history.rates()["in"][0][1] == 5.0
     places.error = "no gateway at 127.0.0.1:1"
-    until(lambda: poll.brokers.error)
+    wait_until(lambda: poll.brokers.error)
     assert poll.brokers.error == "no gateway at 127.0.0.1:1"
     assert len(poll.brokers.value) == 3
     places.error = ""
-    until(lambda: not poll.brokers.error)
-    until(lambda: poll.tasks.error)
+    wait_until(lambda: not poll.brokers.error)
+    wait_until(lambda: poll.tasks.error)
     assert poll.tasks.error == "ValueError: not as expected"
     assert poll.tasks.age_s() is None
 
@@ -116,19 +109,19 @@ def test_facts_are_those_of_before_with_the_error_while_nobody_answers(running: 
 def test_lag_is_asked_of_all_groups_where_they_are_few_else_of_those_that_a_tab_shows(running: Any) -> None:
     few = running(Answering(3))
     few.watched("tab", Watched())
-    until(lambda: len(few.lag.value) == 3)
+    wait_until(lambda: len(few.lag.value) == 3)
     assert few.history.lag("g1")["orders"][-1][1] == 5.0
     many = Answering(10_000)
     poll = running(many)
-    until(lambda: poll.names.value.groups)
+    wait_until(lambda: poll.names.value.groups)
     poll.watched("tab", Watched(groups=frozenset({"g7"}), topics=frozenset({"t"})))
     poll.watched("other", Watched(groups=frozenset({"g8"})))
-    until(lambda: set(poll.lag.value) == {"g7", "g8"})
-    until(lambda: set(poll.topics.value) == {"t"})
+    wait_until(lambda: set(poll.lag.value) == {"g7", "g8"})
+    wait_until(lambda: set(poll.topics.value) == {"t"})
     poll.left("other")
-    until(lambda: set(poll.lag.value) == {"g7"})
+    wait_until(lambda: set(poll.lag.value) == {"g7"})
     poll.watched("tab", Watched(groups=frozenset(f"g{each}" for each in range(5_000))))
-    until(lambda: len(poll.lag.value) > 1)
+    wait_until(lambda: len(poll.lag.value) > 1)
     assert max(map(len, many.asked)) == MOST_WATCHED
     assert poll.tabs == 1
 
@@ -140,10 +133,10 @@ def test_of_more_names_than_are_asked_for_at_a_time_each_has_its_turn_and_keeps_
     poll = running(places)
     names = frozenset(f"n{each}" for each in range(2 * MOST_WATCHED + 1))
     poll.watched("tab", Watched(groups=names, topics=names))
-    until(lambda: set(poll.lag.value) == set(poll.topics.value) == names)
+    wait_until(lambda: set(poll.lag.value) == set(poll.topics.value) == names)
     assert max(map(len, places.topics_asked)) == MOST_WATCHED
     poll.watched("tab", Watched(groups=frozenset({"n1"}), topics=frozenset({"n1"})))
-    until(lambda: set(poll.lag.value) == set(poll.topics.value) == {"n1"})
+    wait_until(lambda: set(poll.lag.value) == set(poll.topics.value) == {"n1"})
 
 
 def test_a_lake_alone_is_asked_nothing_while_no_tab_is_open(running: Any) -> None:
@@ -151,13 +144,13 @@ def test_a_lake_alone_is_asked_nothing_while_no_tab_is_open(running: Any) -> Non
     alone.reached = None
     resting, other = running(alone), running(beside)
     other.watched("tab", Watched(groups=frozenset({"g0"})))
-    until(lambda: len(beside.asked) > 3)
+    wait_until(lambda: len(beside.asked) > 3)
     assert (alone.names_asked, alone.asked) == (0, [])
     resting.watched("tab", Watched(groups=frozenset({"g0"})))
-    until(lambda: alone.asked and alone.names_asked)
+    wait_until(lambda: alone.asked and alone.names_asked)
     resting.left("tab")
     resting.watched("tab", Watched(groups=frozenset({"g1"})))
-    until(lambda: ["g0", "g1"] in alone.asked)
+    wait_until(lambda: ["g0", "g1"] in alone.asked)
 
 
 def test_a_tab_that_shows_something_else_again_and_again_does_not_have_more_asked(running: Any) -> None:
@@ -177,7 +170,7 @@ def test_a_tab_that_shows_something_else_again_and_again_does_not_have_more_aske
         poll.watched("tab", Watched(topics=frozenset({f"t{next(number)}"})))
         return len(times) > 3
 
-    until(flip)
+    wait_until(flip)
     for (began, ended), (again, _) in itertools.pairwise(times):
         assert again - ended > 5 * (ended - began)
 
@@ -188,11 +181,11 @@ def test_queues_of_groups_that_tabs_show_are_polled_and_one_that_fails_fails_alo
     for tab in ("one", "two"):
         poll.watched(tab, Watched(queues_of="g0"))
     poll.watched("three", Watched(queues_of="nobody"))
-    until(lambda: set(poll.queues.value) == {"g0", "nobody"})
+    wait_until(lambda: set(poll.queues.value) == {"g0", "nobody"})
     assert poll.queues.value["g0"] == Queues((lag("g0", 3),))
     assert poll.queues.value["nobody"] == Queues((), "there is no consumer group")
     poll.left("three")
-    until(lambda: set(poll.queues.value) == {"g0"})
+    wait_until(lambda: set(poll.queues.value) == {"g0"})
 
 
 def test_history_has_an_end_and_leaves_out_what_is_unknown() -> None:

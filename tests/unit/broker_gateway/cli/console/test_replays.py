@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from broker_gateway.cli.questions import letters as reading
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_testing.broker import InProcessBroker
+from tests.support.waiting import wait_until
 
 HERE = Reached("here:1", "", None, None)
 DEAD = 40
@@ -59,13 +59,6 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Calls]:
         yield made
 
 
-def until(holds: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-
-
 def places(calls: Calls) -> list[Place]:
     """Of all dead letters."""
     return [
@@ -92,7 +85,7 @@ def sent(calls: Calls) -> list[bytes]:
 
 def ended(replays: Replays, plan: Plan) -> module.Run:
     run = replays.begin(plan)
-    until(lambda: run.ended_ms)
+    wait_until(lambda: run.ended_ms)
     return run
 
 
@@ -176,14 +169,14 @@ def test_a_long_replay_is_shown_while_it_goes_on_and_ends_between_two_messages(
     run = replays.begin(plan)
     for _ in range(3):
         go.release()
-    until(lambda: run.sent == 3)
+    wait_until(lambda: run.sent == 3)
     assert run.said == f"sending again: 3 of {DEAD} dead letters"
     with pytest.raises(AskError, match="another replay is under way"):
         replays.begin(plan)
     monkeypatch.setattr(module, "_STOP_S", 0.01)
     assert replays.stop().endswith(f": 3 dead letters of {DEAD} sent again; one more may have been sent")
     go.release()
-    until(lambda: run.ended_ms)
+    wait_until(lambda: run.ended_ms)
     assert run.said == f"4 dead letters sent again; {DEAD - 4} not tried: the console was ended"
     assert calls.made.count("SendMessage") == 4
     assert replays.stop() == ""
@@ -194,10 +187,10 @@ def test_a_console_that_ends_says_what_its_replay_did(calls: Calls, monkeypatch:
     replays, go = Replays(HERE, True), threading.Semaphore(1)
     calls.before = lambda name: name == "SendMessage" and go.acquire(timeout=60)  # type: ignore[func-returns-value]
     run = replays.begin(replays.plan("billing", ()))
-    until(lambda: run.sent == 1)
+    wait_until(lambda: run.sent == 1)
     said = replays.stop()
     go.release()
-    until(lambda: run.ended_ms)
+    wait_until(lambda: run.ended_ms)
     assert said == (
         f"the replay of billing was ended: 1 dead letter of {DEAD} sent again; one more may have been sent"
     )
