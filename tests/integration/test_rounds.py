@@ -91,7 +91,8 @@ def test_a_round_that_fails_names_the_test_and_keeps_what_was_printed(tmp_path: 
     assert (found["busy"], found["workers"]) == (1, 0)
     (kept,) = tmp_path.glob("lakebroker-rounds-*")
     assert str(kept) in err
-    assert "AssertionError" in (kept / "round-1.txt").read_text()
+    for name in ("round-1.txt", "round-1.failures.txt"):
+        assert "AssertionError" in (kept / name).read_text()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])

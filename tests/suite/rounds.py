@@ -53,6 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     outputs = Path(tempfile.mkdtemp(prefix="lakebroker-rounds-"))
     failed = False
+    print(f"failures are told at once in {outputs}", file=sys.stderr)
     if not asked.json:
         print(heading(), flush=True)
     with busy_processes(asked.busy):
@@ -64,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 print(json.dumps(found) if asked.json else row(number, found), flush=True)
                 failed |= is_failed(found)
     if failed:
-        print(f"what pytest printed in rounds that failed is in {outputs}", file=sys.stderr)
+        print(f"all that pytest printed in rounds that failed is in {outputs}", file=sys.stderr)
     else:
         outputs.rmdir()
     return int(failed)
@@ -112,8 +113,7 @@ def run_at_once(asked: argparse.Namespace, commit: str, outputs: Sequence[Path])
     lines = []
     with contextlib.ExitStack() as stack:
         processes = [
-            stack.enter_context(_process(pytest_command(asked, _outcomes(output)), output))
-            for output in outputs
+            stack.enter_context(_process(pytest_command(asked, output), output)) for output in outputs
         ]
         for output, process in zip(outputs, processes, strict=True):
             status = process.wait()
@@ -146,9 +146,11 @@ def _counted(outcomes: Path) -> dict[str, Any]:
     return counted(results)
 
 
-def pytest_command(asked: argparse.Namespace, outcomes: Path) -> list[str]:
+def pytest_command(asked: argparse.Namespace, output: Path) -> list[str]:
     """A test may take as much longer as there are busy processes and other rounds beside it; one that hangs is ended after that."""
-    command = [sys.executable, "-m", "pytest", "-p", "tests.suite.outcomes", "--outcomes", str(outcomes)]
+    command = [sys.executable, "-m", "pytest"]
+    command += ["-p", "tests.suite.outcomes", "--outcomes", str(_outcomes(output))]
+    command += ["-p", "tests.suite.failures", "--failures", str(output.with_suffix(".failures.txt"))]
     factor = asked.at_once + asked.busy
     patience = ["-p", "tests.suite.patience", "--patience", str(factor)]
     patience += ["-o", f"faulthandler_timeout={_HANGS_S * factor}"]

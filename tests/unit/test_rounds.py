@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.suite import rounds
+from tests.suite.failures import Failures
 from tests.suite.outcomes import Outcomes
 
 
@@ -76,6 +77,16 @@ def test_outcomes_are_merged_and_those_of_files_that_are_gone_leave(tmp_path: Pa
         "a.py::x": "passed",
         "a.py::y": "failed",
     }
+
+
+def test_failures_are_told_when_they_come(tmp_path: Path) -> None:
+    file = tmp_path / "failures.txt"
+    failures = Failures(file)
+    failures.pytest_runtest_logreport(report("a.py::passes", "call", "passed"))
+    assert not file.exists()
+    for name in ("a.py::x", "a.py::y"):
+        failures.pytest_runtest_logreport(report(name, "setup", "failed"))
+        assert f"=== {name} (setup)\n" in file.read_text()
 
 
 @pytest.fixture
