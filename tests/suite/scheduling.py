@@ -87,9 +87,11 @@ class BySharing(LoadScopeScheduling):
 
 def yield_to_dear_files(item: pytest.Item) -> None:
     """Called before each test. A worker whose first file asks for nothing dear takes the processors that others leave from then on:
-    those with the dear fixtures, which nobody can help them with, would end minutes later."""
+    those with the dear fixtures, which nobody can help them with, would end minutes later. Beside busy processes
+    (`tests/suite/patience.py`) these would get the processors."""
     stash = item.config.stash
-    if _YIELDS not in stash and hasattr(item.config, "workerinput"):
+    alone = item.config.getoption("--patience", 1.0) == 1.0
+    if _YIELDS not in stash and alone and hasattr(item.config, "workerinput"):
         stash[_YIELDS] = dear_to(item.path) is None
         if stash[_YIELDS]:
             os.nice(5)
