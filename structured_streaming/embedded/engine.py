@@ -27,6 +27,7 @@ import contextlib
 import dataclasses
 import threading
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 import duckdb
@@ -217,9 +218,7 @@ class EmbeddedEngine:
             if plan.tables:
                 self._bind(plan, planned.known, running, held)
             given = dict(parameters) if isinstance(parameters, Mapping) else list(parameters)
-            with running.working():
-                cursor.execute(plan.text, given)
-            rows = taken(running, held)
+            rows = taken(running, partial(cursor.execute, plan.text, given), held)
             return without_files(rows) if plan.explains else rows
         except BaseException:
             held.close()

@@ -37,6 +37,10 @@ class CancelledError(LakeError):
     """A statement that was cancelled."""
 
 
+class UnexplainedError(LakeError):
+    """A statement that failed in one of the engine's threads: another one, which DuckDB interrupts for it, may tell of that alone."""
+
+
 class FilesGoneError(LakeError):
     """Files that are not there, or cannot be read: of a version that was vacuumed, perhaps."""
 
@@ -71,7 +75,7 @@ def plain(error: Exception, line: int = 0) -> LakeError:
         text = f"Out of Memory Error: {text or 'a value is too large'}"
     text = _LINE.sub(lambda found: f"LINE {int(found[1]) - line}:", text)
     if text.startswith("INTERRUPT Error"):
-        return CancelledError("the statement was cancelled")
+        return UnexplainedError("the statement failed, and DuckDB has lost the reason; ask again")
     if text.startswith("FATAL Error"):
         return FatalError(text)
     if text.startswith("Out of Memory Error"):

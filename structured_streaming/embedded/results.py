@@ -4,26 +4,32 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 
+from structured_streaming.embedded.failures import UnexplainedError
 from structured_streaming.embedded.running import Running
 from structured_streaming.errors import LakeError
 
 _ROWS = 65536
 _ROWS_OF_TEXTS = 256
 """Of a batch with values of any length: texts of 4 MiB in all of them stay below what Arrow's offsets can tell."""
+_TRIES = 3
+"""To learn why a statement failed."""
 _FILE_NAMES = re.compile(r"(?<=│) *Filename\(s\): *(?=│)")
 _SUMS = ("HUGEINT", "UHUGEINT")
 """DuckDB's `sum` and `count_if` of integers; elsewhere they are BIGINT."""
 
 
-def taken(running: Running, until: contextlib.ExitStack) -> pa.RecordBatchReader:
-    """The rows of the statement that was executed last; `until` is closed behind the last of them, or when nobody wants
+def taken(
+    running: Running, execute: Callable[[], object], until: contextlib.ExitStack
+) -> pa.RecordBatchReader:
+    """The rows of the statement that `execute` begins; `until` is closed behind the last of them, or when nobody wants
     them any more. Raises LakeError, as the reader does."""
     cursor = running.cursor
-    with running.working():
+    with _explained(running, execute), running.working():
+        execute()
         columns = cursor.description or []
         plain = all(str(column[1]) in _OF_ONE_SIZE for column in columns)
         reader = cursor.to_arrow_reader(_ROWS if plain else _ROWS_OF_TEXTS)
@@ -37,13 +43,31 @@ def taken(running: Running, until: contextlib.ExitStack) -> pa.RecordBatchReader
             yield None  # taken below: a generator that never began closes nothing
             while batch is not None:
                 yield batch
-                with running.working():
+                with _explained(running, execute), running.working():
                     following = next(reader, None)
                 batch = None if following is None else _as_integers(following, schema, sums)
 
     found = rows()
     next(found)
     return pa.RecordBatchReader.from_batches(schema, found)
+
+
+@contextlib.contextmanager
+def _explained(running: Running, execute: Callable[[], object]) -> Iterator[None]:
+    """A statement that fails within for a reason that was lost is run again, without keeping its rows, for the reason alone."""
+    try:
+        yield
+    except UnexplainedError:
+        for _ in range(_TRIES):
+            try:
+                with running.working():
+                    execute()
+                    for _ in running.cursor.to_arrow_reader(_ROWS_OF_TEXTS):
+                        pass
+            except UnexplainedError:
+                continue
+            break
+        raise
 
 
 def without_files(rows: pa.RecordBatchReader) -> pa.RecordBatchReader:
