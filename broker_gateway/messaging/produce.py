@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -193,7 +192,7 @@ class Producer:
 
         An error that one brings is that one's: the others are appended without it.
         """
-        began, end = time.monotonic(), self._store.max_offset
+        began, end = monotonic_s(), self._store.max_offset
         try:
             self._put(batches)
         except Exception as error:
@@ -207,7 +206,7 @@ class Producer:
                 _end(batch, _refused(batch.topic, error))
                 self.failed(batch.topic, len(batch.records))
             return []
-        if time.monotonic() - began > self._busy_limit_s:
+        if monotonic_s() - began > self._busy_limit_s:
             self._begin_backpressure()
         return batches
 

@@ -68,9 +68,7 @@ class _MachineOfACut(DeliveryMachine):
         """Begins with a store whose log ends between two moments. What these do not agree in may be either way."""
         self.snapshot_bytes, self.compiled = 1 << 40, False
         clock = ManualClock(before.now_ms)
-        self.broker = InProcessBroker(
-            folder, clock=clock, osPageCacheBusyTimeOutMills="600000", log_level="critical"
-        ).__enter__()
+        self.broker = InProcessBroker(folder, clock=clock, log_level="critical").__enter__()
         self._begin({group: _agreed(before.known[group], after.known[group]) for group in GROUPS})
         self.gone = True
         self._prepare()

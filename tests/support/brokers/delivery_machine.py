@@ -79,7 +79,6 @@ class DeliveryMachine(RuleBasedStateMachine):
         broker = InProcessBroker(
             clock=ManualClock(_BEGIN_MS),
             lakeJournalSnapshotBytes="1048576",
-            osPageCacheBusyTimeOutMills="600000",  # of a machine that is busy with other work
             log_level="critical",
         )
         self.broker = broker.__enter__()
