@@ -73,8 +73,10 @@ class Calls:
             if not context.add_callback(lambda: work.end(gone)):
                 raise gone
             yield work
-        except Exception:
+        except Exception as error:
             work.check()  # what ended it is the better reason
+            if type(error) is grpc.RpcError:  # of the requests' iterator, which may hear of the end before the callback
+                raise gone from error
             raise
         finally:
             work.done.set()

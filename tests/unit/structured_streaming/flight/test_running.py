@@ -78,6 +78,20 @@ def interrupted(context: Context, calls: Calls) -> None:
     raise ValueError("interrupted")
 
 
+@pytest.mark.parametrize("told", [True, False])
+def test_a_client_that_goes_while_it_is_heard_is_no_failure(told: bool) -> None:
+    """The messages of its request end with an error of gRPC's, also before the call itself is told."""
+    context: Any = Context()
+    with pytest.raises(CallError, match="went away"), Calls().begun(context):
+        heard(context, told)
+
+
+def heard(context: Context, told: bool) -> None:
+    if told:
+        context.leave()
+    raise grpc.RpcError
+
+
 def test_a_call_that_is_gone_already_does_nothing() -> None:
     context: Any = Context(active=False)
     with pytest.raises(CallError, match="went away"), Calls().begun(context):
