@@ -14,6 +14,7 @@ import pytest
 import structlog
 
 from lakebroker_testing.prestarted import prestarted
+from structured_streaming import reput_query
 from structured_streaming.errors import JvmEndedError
 from structured_streaming.interruptible import has_ended, jvm_of
 from structured_streaming.jvm_output import output_end
@@ -80,3 +81,10 @@ def spark() -> Iterator[SparkSession]:
     if has_ended(jvm):
         raise JvmEndedError(jvm.returncode, output_end())
     session.stop()
+
+
+@pytest.fixture(autouse=True)
+def _patience(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host may be so busy that Spark does not wait for its Python, again and again."""
+    if "spark" in request.fixturenames:
+        monkeypatch.setattr(reput_query, "RETRIES_ONCE", 100)

@@ -59,7 +59,6 @@ def test_a_record_that_kills_who_stages_it_goes_to_quarantine(
     for name, value in (
         ("LONGEST_WAIT_S", 0.0),
         ("SIGNAL_S", 0.0),
-        ("RETRIES_ONCE", 100),
         ("CAREFUL_AFTER", 2 if EVIDENCE else 1),
     ):
         monkeypatch.setattr(reput_query, name, value)

@@ -25,10 +25,9 @@ pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture(autouse=True)
-def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A host may be so busy that Spark does not wait for its Python."""
-    for name, value in (("RETRIES_ONCE", 100), ("LONGEST_WAIT_S", 0.1), ("SIGNAL_S", 0.1)):
-        monkeypatch.setattr(reput_query, name, value)
+def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("LONGEST_WAIT_S", "SIGNAL_S"):
+        monkeypatch.setattr(reput_query, name, 0.1)
 
 
 def stop_at_once(number: signal.Signals) -> Callable[[BatchReport], None]:

@@ -20,7 +20,6 @@ from lakebroker_testing.client import OPTIONS, Client
 from lakebroker_testing.gateway import Gateway
 from lakebroker_testing.logs import LogWriter
 from store.log_reader import LogReader
-from structured_streaming import reput_query
 from structured_streaming.destination import FolderDestination
 from structured_streaming.errors import LakeError
 from structured_streaming.read_only import Statement
@@ -42,12 +41,6 @@ from tests.support.waiting import wait_until
 TAG = "a" * 32 + "\U0010ffff" + "b"
 BOMBS, LARGE = (34, 6) if EVIDENCE else (2, 2)
 MOST_BYTES = 1 << 30
-
-
-@pytest.fixture(autouse=True)
-def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A host may be so busy that Spark does not wait for its Python."""
-    monkeypatch.setattr(reput_query, "RETRIES_ONCE", 20)
 
 
 class Filled(NamedTuple):

@@ -16,7 +16,6 @@ from broker_gateway.cli.main import app
 from broker_gateway.observability.metrics_port import serve_registry
 from lakebroker_testing.gateway import Reput
 from lakebroker_testing.logs import written
-from structured_streaming import reput_query
 from structured_streaming.destination import FolderDestination
 from structured_streaming.reput_metrics import ReputMetrics
 from structured_streaming.reput_options import ReputOptions
@@ -39,12 +38,8 @@ def listeners(spark: SparkSession) -> int:
 def test_metrics_say_what_the_lake_holds_and_the_session_is_left_without_a_listener(
     spark: SparkSession,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(
-        reput_query, "RETRIES_ONCE", 20
-    )  # a host may be so busy that Spark does not wait for its Python
     store, lake = written(tmp_path / "store", "broker-a", 400), tmp_path / "lake"
     options = ReputOptions(str(lake), store=str(store), max_bytes=1 << 18, once=True)
     metrics, before = ReputMetrics(), listeners(spark)
