@@ -54,7 +54,7 @@ def caught_up(monkeypatch: pytest.MonkeyPatch) -> CaughtUp:
         return threads[-1]
 
     monkeypatch.setattr("store.log.page_cache.ThreadPoolExecutor", started)
-    return lambda: threads[-1].submit(lambda: None).result(60)
+    return lambda: threads[-1].submit(lambda: None).result(LIMIT_S)
 
 
 @pytest.fixture
