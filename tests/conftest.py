@@ -84,7 +84,7 @@ def spark() -> Iterator[SparkSession]:
 
 
 @pytest.fixture(autouse=True)
-def _patience(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def _patience(request: pytest.FixtureRequest) -> None:
     """A host may be so busy that Spark does not wait for its Python, again and again."""
     if "spark" in request.fixturenames:
-        monkeypatch.setattr(reput_query, "RETRIES_ONCE", 100)
+        request.getfixturevalue("monkeypatch").setattr(reput_query, "RETRIES_ONCE", 100)
