@@ -22,6 +22,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from structured_streaming.commit.typed_tables import declare
+from structured_streaming.commit.upkeep_log import add_to_upkeep
 from structured_streaming.embedded.database import connected
 from structured_streaming.embedded.engine import EmbeddedEngine
 from structured_streaming.embedded.failures import FilesGoneError
@@ -36,6 +37,7 @@ from structured_streaming.tables import DATA_TABLES, TABLES
 from structured_streaming.typed.declaration import JSON, Declaration, Schema
 from structured_streaming.union.followed import FollowedLake
 from structured_streaming.union.instants import Instant
+from structured_streaming.upkeep import RETIRED, UNRETIRED, row
 from structured_streaming.views import VIEWS
 from tests.support.lakes.checks import expected_keys
 from tests.support.lakes.empty import empty_lake
@@ -86,6 +88,21 @@ def test_rows_are_those_below_the_progress_whatever_a_crash_left(
         check(middle, f"a crash behind {table}")
     commit(lake, rest)
     check(end, "all in the lake")
+
+
+def test_the_log_of_a_retired_broker_is_not_read(store: Path, lake: Path, opened: Opened) -> None:
+    first, middle, _ = cuts(store, 2)
+    commit(lake, manifest(lake, store, first, middle))
+    told: list[str] = []
+    engine = opened(source={"store": str(store)}, tell=told.append)
+    add_to_upkeep(LocalFolder(lake), row(RETIRED, broker="broker-a"))
+    assert one(engine, "SELECT count(*) FROM messages") == 0
+    (said,) = told
+    assert said.startswith(
+        "broker broker-a answers, and is retired: views leave it out, and its log is not read"
+    )
+    add_to_upkeep(LocalFolder(lake), row(UNRETIRED, broker="broker-a"))
+    assert one(engine, "SELECT count(*) FROM messages") == 80
 
 
 def test_an_answer_under_way_stays_at_its_instant(store: Path, lake: Path, opened: Opened) -> None:
