@@ -418,6 +418,7 @@ def test_batches_that_went_to_a_table_are_no_python_objects(lake: Path) -> None:
     assert others[-1] == ("b", "l", others[-1].start, log.end)
 
 
+@pytest.mark.timeout(60)  # one that begins anew each time has no end
 def test_a_fill_commits_part_by_part(lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, log = LocalFolder(lake), Log(lake)
     declare(folder, ORDERS)
