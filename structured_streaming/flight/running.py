@@ -75,7 +75,9 @@ class Calls:
             yield work
         except Exception as error:
             work.check()  # what ended it is the better reason
-            if type(error) is grpc.RpcError:  # of the requests' iterator, which may hear of the end before the callback
+            if (
+                type(error) is grpc.RpcError
+            ):  # of the requests' iterator, which may hear of the end before the callback
                 raise gone from error
             raise
         finally:
