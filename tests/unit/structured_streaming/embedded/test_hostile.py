@@ -324,10 +324,12 @@ def test_waiting_costs_a_statement_no_time() -> None:
     now = [0.0]
     with duckdb.connect() as connection:
         running = Running(connection, 2.0, lambda: now[0])
-        with running.working():
+
+        def execute() -> None:
             connection.execute("SELECT range FROM range(100000000000000)")
             now[0] += 1.5
-        rows = taken(running, contextlib.ExitStack())
+
+        rows = taken(running, execute, contextlib.ExitStack())
         for _ in range(3):
             now[0] += 60  # whoever takes the rows is slow: that is not the engine's time
             rows.read_next_batch()
