@@ -75,6 +75,7 @@ def test_rounds_that_pass(tmp_path: Path) -> None:
     lines = [json.loads(line) for line in (tmp_path / "rounds.jsonl").read_text().splitlines()]
     assert [(each["passed"], each["failures"], each["status"]) for each in lines] == [(1, [], 0)] * 2
     assert [(each["busy"], each["at_once"], each["workers"]) for each in lines] == [(0, 2, 1)] * 2
+    assert all(each["seconds"] > 0 and each["runnable"] >= 0 for each in lines)
     assert {each["paths"][0] for each in lines} == {str(tmp_path / "test_given.py")}
     assert not list(tmp_path.glob("lakebroker-rounds-*"))
 

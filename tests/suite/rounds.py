@@ -13,6 +13,7 @@ import functools
 import json
 import os
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -53,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     outputs = Path(tempfile.mkdtemp(prefix="lakebroker-rounds-"))
     failed = False
-    print(f"failures are told at once in {outputs}", file=sys.stderr)
+    print(f"each failure is written to a file in {outputs} as soon as it comes", file=sys.stderr)
     if not asked.json:
         print(heading(), flush=True)
     with busy_processes(asked.busy):
@@ -106,33 +107,50 @@ def busy_processes(count: int) -> Iterator[list[int]]:
 def run_at_once(asked: argparse.Namespace, commit: str, outputs: Sequence[Path]) -> list[dict[str, Any]]:
     """Runs the tests once for each file of output, all at the same time; what becomes lines of the record.
 
-    The output of a round that failed is kept.
+    The output of a round that failed is kept. `runnable` is the mean number of threads that ran or waited for a processor:
+    rounds are busy processes beside each other, too.
     """
     date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     began = time.monotonic()
-    lines = []
+    ended: dict[Path, dict[str, Any]] = {}
+    runnable = []
     with contextlib.ExitStack() as stack:
-        processes = [
-            stack.enter_context(_process(pytest_command(asked, output), output)) for output in outputs
-        ]
-        for output, process in zip(outputs, processes, strict=True):
-            status = process.wait()
-            lines.append(
-                {
-                    "commit": commit,
-                    "date": date,
-                    "paths": asked.paths,
-                    "busy": asked.busy,
-                    "at_once": len(outputs),
-                    "workers": asked.workers,
-                    "seconds": round(time.monotonic() - began),
-                    "status": status,
-                    **_counted(_outcomes(output)),
-                }
-            )
-            if not is_failed(lines[-1]):
-                output.unlink()
+        processes = {
+            output: stack.enter_context(_process(pytest_command(asked, output), output)) for output in outputs
+        }
+        while len(ended) < len(processes):
+            time.sleep(1)
+            runnable.append(_runnable())
+            for output, process in processes.items():
+                if output not in ended and (status := process.poll()) is not None:
+                    ended[output] = {
+                        "seconds": round(time.monotonic() - began),
+                        "runnable": round(statistics.fmean(runnable), 1),
+                        "status": status,
+                    }
+    lines = []
+    for output in outputs:
+        lines.append(
+            {
+                "commit": commit,
+                "date": date,
+                "paths": asked.paths,
+                "busy": asked.busy,
+                "at_once": len(outputs),
+                "workers": asked.workers,
+                **ended[output],
+                **_counted(_outcomes(output)),
+            }
+        )
+        if not is_failed(lines[-1]):
+            output.unlink()
     return lines
+
+
+def _runnable() -> int:
+    """The machine's threads that run or wait for a processor, without the one that asks."""
+    stat = Path("/proc/stat").read_text()
+    return int(stat.partition("procs_running ")[2].split()[0]) - 1
 
 
 def _outcomes(output: Path) -> Path:
