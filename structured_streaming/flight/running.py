@@ -75,9 +75,8 @@ class Calls:
             yield work
         except Exception as error:
             work.check()  # what ended it is the better reason
-            if (
-                type(error) is grpc.RpcError
-            ):  # of the requests' iterator, which may hear of the end before the callback
+            # of the requests' iterator, which may hear of the end before the callback does
+            if type(error) is grpc.RpcError:
                 raise gone from error
             raise
         finally:

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import fastavro
+import pyarrow as pa
 from deltalake import DeltaTable
 
 from lakebroker_testing.logs import encoded, pending
@@ -19,12 +20,26 @@ from structured_streaming.staging.stage import stage
 from structured_streaming.staging.wanted import Wanted
 from structured_streaming.storage.local import LocalFolder
 from structured_streaming.typed.declaration import Declaration
+from structured_streaming.typed.fields import column_name
+from structured_streaming.typed.topic import PLACE, TypedTopic
 
 
 def framed(number: int, schema: Any, value: Any) -> bytes:
     stream = io.BytesIO()
     fastavro.schemaless_writer(stream, fastavro.parse_schema(schema), value)
     return b"\0" + number.to_bytes(4, "big") + stream.getvalue()
+
+
+def read(made: TypedTopic, *bodies: bytes) -> list[tuple[dict[str, Any], int, str | None]]:
+    """Of each body: the values by the names of fields, the version of the schema that fits it (0: none), why none does."""
+    given, encodings = pa.array(bodies, pa.binary()), pa.array(["identity"] * len(bodies))
+    place = {name: pa.nulls(len(bodies), made.table.schema.field(name).type) for name in PLACE}
+    found = pa.concat_tables(made.rows(place, given, encodings, strict=False)).to_pylist()
+    names = {each.name: column_name(each.name) for each in made.decoder.fields}
+    return [
+        ({name: row[column] for name, column in names.items()}, row["schema_version"] or 0, row["reason"])
+        for row in found
+    ]
 
 
 class Log:

@@ -1,4 +1,4 @@
-"""Who asks for readings of the lake takes turns, and what nobody waits for any more is not read."""
+"""Calls that need readings of the lake take turns, and a reading that no call waits for is not begun."""
 
 from __future__ import annotations
 

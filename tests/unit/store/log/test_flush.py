@@ -1,4 +1,4 @@
-"""Flushing: what is on disk, and who is told; a listener that fails ends nothing."""
+"""Flushing: data on disk and the listeners that are told; one that fails ends nothing."""
 
 from __future__ import annotations
 

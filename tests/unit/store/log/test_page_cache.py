@@ -221,7 +221,7 @@ def test_nothing_is_changed_beside_appends(
     if flush is FlushMode.ASYNC_FLUSH or warm:
         assert sum(pages.steps.values()) > 10
     else:
-        assert sum(pages.steps.values()) == 0, "who waits for the disk does not wait for zeros"
+        assert sum(pages.steps.values()) == 0, "a flush that waits for the disk does not wait for zeros"
     for body, each in zip(bodies, placed, strict=True):
         assert bytes(store.record(each.physical_offset, each.size).body) == body
     assert not any(len(part.bad_reason) for part in store.scan_from(store.min_offset))

@@ -1,4 +1,4 @@
-"""What runs for a call: ended whenever that is told, and never more at a time than there are places."""
+"""The work of calls: it ends with them, whenever they hear of their end, and no more of it runs at a time than there are places."""
 
 from __future__ import annotations
 

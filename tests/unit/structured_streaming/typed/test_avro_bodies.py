@@ -11,14 +11,14 @@ import random
 from typing import Any
 
 import fastavro
-import pyarrow as pa
 import pytest
 from fastavro.schema import fingerprint, to_parsing_canonical_form
 
 from structured_streaming.typed.avro_schema import AvroSchema
 from structured_streaming.typed.declaration import AVRO, Declaration, Schema
-from structured_streaming.typed.fields import SchemaError, column_name
-from structured_streaming.typed.topic import PLACE, TypedTopic
+from structured_streaming.typed.fields import SchemaError
+from structured_streaming.typed.topic import TypedTopic
+from tests.support.lakes.typed_batches import read
 
 UTC = datetime.UTC
 SUBJECT = "http://127.0.0.1:1/subjects/orders-value"
@@ -79,17 +79,6 @@ def topic(*schemas: Any, registry: str = "", ids: tuple[int, ...] = ()) -> Typed
         Schema(at + 1, json.dumps(schema), id=ids[at] if ids else 0) for at, schema in enumerate(schemas)
     ]
     return TypedTopic(Declaration("orders", "typed_orders", AVRO, tuple(versions), registry=registry))
-
-
-def read(made: TypedTopic, *bodies: bytes) -> list[tuple[dict[str, Any], int, str | None]]:
-    given, encodings = pa.array(bodies, pa.binary()), pa.array(["identity"] * len(bodies))
-    place = {name: pa.nulls(len(bodies), made.table.schema.field(name).type) for name in PLACE}
-    found = pa.concat_tables(made.rows(place, given, encodings, strict=False)).to_pylist()
-    names = {each.name: column_name(each.name) for each in made.decoder.fields}
-    return [
-        ({name: row[column] for name, column in names.items()}, row["schema_version"] or 0, row["reason"])
-        for row in found
-    ]
 
 
 def test_types_of_columns_and_their_values() -> None:

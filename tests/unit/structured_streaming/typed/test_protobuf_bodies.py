@@ -8,7 +8,6 @@ import decimal
 import random
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from google.protobuf import (
     descriptor_pb2,
@@ -20,9 +19,10 @@ from google.protobuf import (
 )
 
 from structured_streaming.typed.declaration import PROTOBUF, Declaration, Schema
-from structured_streaming.typed.fields import SchemaError, column_name
+from structured_streaming.typed.fields import SchemaError
 from structured_streaming.typed.protobuf_schema import ProtobufSchema
-from structured_streaming.typed.topic import PLACE, TypedTopic
+from structured_streaming.typed.topic import TypedTopic
+from tests.support.lakes.typed_batches import read
 
 F = descriptor_pb2.FieldDescriptorProto
 
@@ -100,17 +100,6 @@ def topic(*files: Any, registry: str = "", ids: tuple[int, ...] = ()) -> TypedTo
         Schema(at + 1, text(file), "shop.Order", ids[at] if ids else 0) for at, file in enumerate(files)
     )
     return TypedTopic(Declaration("orders", "typed_orders", PROTOBUF, versions, registry=registry))
-
-
-def read(made: TypedTopic, *bodies: bytes) -> list[tuple[dict[str, Any], int, str | None]]:
-    given, encodings = pa.array(bodies, pa.binary()), pa.array(["identity"] * len(bodies))
-    place = {name: pa.nulls(len(bodies), made.table.schema.field(name).type) for name in PLACE}
-    found = pa.concat_tables(made.rows(place, given, encodings, strict=False)).to_pylist()
-    names = {each.name: column_name(each.name) for each in made.decoder.fields}
-    return [
-        ({name: row[column] for name, column in names.items()}, row["schema_version"] or 0, row["reason"])
-        for row in found
-    ]
 
 
 def whole(file: descriptor_pb2.FileDescriptorProto) -> Any:
