@@ -26,7 +26,6 @@ from structured_streaming.tables import DATA_TABLES
 from tests.suite.evidence import EVIDENCE
 from tests.support.brokers.sidecar import Sidecar
 from tests.support.lakes.checks import assert_exact, rows
-from tests.support.lakes.sidecar import SidecarLake
 from tests.support.rocketmq.requests import done
 from tests.support.waiting import wait_until
 
@@ -86,7 +85,7 @@ def test_the_lake_of_a_real_broker_that_goes_on(tmp_path: Path) -> None:
         broker,
         Sidecar(tmp_path, broker.store, f"--config={tmp_path / 'peer/broker.conf'}", broker="") as sidecar,
     ):
-        filled = SidecarLake(lake, sidecar.address)
+        filled = sidecar.filling(lake)
         away = tmp_path / "away"
         load = Load(broker, COUNT, DEAD, away)
         log = BrokerLog(sidecar.address, Access())
@@ -119,7 +118,7 @@ def test_the_lake_of_a_real_broker_that_goes_on(tmp_path: Path) -> None:
         assert_dead_letters_in_sql(lake, messages)
 
         rebuilt = tmp_path / "rebuilt"
-        SidecarLake(rebuilt, sidecar.address).reach(end)
+        sidecar.filling(rebuilt).reach(end)
         for table in DATA_TABLES:
             assert in_order(rebuilt, table) == in_order(lake, table), table.name
 

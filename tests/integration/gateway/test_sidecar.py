@@ -16,7 +16,6 @@ from structured_streaming.source.access import Access
 from structured_streaming.source.remote import BrokerLog
 from tests.support.brokers.sidecar import Sidecar
 from tests.support.lakes.checks import assert_exact, rows
-from tests.support.lakes.sidecar import SidecarLake
 from tests.support.logs.real_store import RealStore
 from tests.support.peers.relay import Relay
 from tests.support.waiting import LIMIT_S
@@ -31,7 +30,7 @@ def test_a_lake_of_a_log_that_goes_on_has_every_row_once(tmp_path: Path) -> None
     store.messages(200, NOW_MS)
     before = {path: path.stat().st_mtime_ns for path in [store.root, store.root / "commitlog"]}
     with Sidecar(tmp_path / "sidecar", store.root) as sidecar:
-        filled = SidecarLake(lake, sidecar.address)
+        filled = sidecar.filling(lake)
         writer = threading.Thread(target=lambda: store.messages(5000, NOW_MS))
         writer.start()
         for _ in range(10):
@@ -48,7 +47,7 @@ def test_a_lake_of_a_log_that_goes_on_has_every_row_once(tmp_path: Path) -> None
         store.messages(100, NOW_MS)
         sidecar.start()
         assert sidecar.log_id == first
-        again = SidecarLake(lake, sidecar.address)
+        again = sidecar.filling(lake)
         again.reach(store.end)
         assert assert_exact(lake, reader)["messages"] == 5300
         gone = store.delete_oldest(2)
@@ -64,11 +63,11 @@ def test_a_gap_of_a_sidecars_log_is_recorded(tmp_path: Path) -> None:
     store, lake = RealStore(tmp_path / "store"), tmp_path / "lake"
     store.messages(300, NOW_MS)
     with Sidecar(tmp_path / "sidecar", store.root) as sidecar:
-        SidecarLake(lake, sidecar.address).reach(store.end)
+        sidecar.filling(lake).reach(store.end)
         reached = store.end
         store.messages(2000, NOW_MS)
         begin = store.delete_oldest(3)
-        SidecarLake(lake, sidecar.address).reach(store.end)
+        sidecar.filling(lake).reach(store.end)
         (row,) = rows(lake, "quarantine").to_pylist()
         assert (row["reason"], row["physical_offset"], row["length"]) == ("missing", reached, begin - reached)
 

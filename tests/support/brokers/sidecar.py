@@ -10,6 +10,7 @@ from pathlib import Path
 
 from lakebroker_testing.gateway import START_S, ProcessError
 from lakebroker_testing.prestarted import ROOT, Process, command, start
+from tests.support.lakes.streamed import StreamedLake
 
 _BOOT = re.compile(r"serves log (\w+), from (\d+) on, at [\d.]+:(\d+)")
 
@@ -66,6 +67,10 @@ class Sidecar:
                 raise ProcessError(self.log.read_text())
             time.sleep(0.05)
         self.log_id, self.port = found[1], int(found[3])
+
+    def filling(self, lake: Path) -> StreamedLake:
+        """A lake that is filled with what it serves, in small parts, also where a part is gone."""
+        return StreamedLake(lake, brokers=self.address, partitionBytes="50000", onGap="continue")
 
     def terminate(self, timeout_s: float = 30.0) -> int:
         """SIGTERM; the exit status."""
