@@ -7,7 +7,7 @@ JARS := $(VENV)/.jars
 CLASSES := $(VENV)/.spark-classes.jsa
 TEST_WORKERS ?= 3
 INTEROP_WORKERS ?= 3
-EVIDENCE ?= $(shell grep -rl --include='test_*.py' 'from tests.suite.evidence import' tests)
+EVIDENCE ?= $(shell grep -rl --include='test_*.py' '^from tests.suite.evidence import' tests)
 TIMES ?= tests/fault tests/integration tests/unit
 ROUNDS ?= 10
 BUSY ?= 8
@@ -87,7 +87,7 @@ bench: $(JARS) ## Measure beside the real RocketMQ: sending, receiving, the repu
 	@$(BIN)/python -m benchmarks.interactive_sql
 	@$(BIN)/python -m benchmarks.simulated_day --batches 1000 --start 200 --job 20 --kept 60
 
-evidence: $(CLASSES) ## The long versions of tests: crashes, the real name server, every Spark (a part: EVIDENCE=tests/fault/test_soak.py)
+evidence: $(CLASSES) ## All files with long versions of tests, for hours (a part: EVIDENCE=tests/fault/test_soak.py)
 	@echo "Running the long tests; what they did goes to docs/evidence"
 	@LAKEBROKER_EVIDENCE=1 LAKEBROKER_FUZZ_KEEP=$(CURDIR)/tests/fuzz/corpus $(BIN)/python -m pytest -p tests.suite.outcomes --outcomes docs/evidence/faults.json --timeout 7200 -o faulthandler_timeout=20000 $(EVIDENCE)
 
@@ -99,9 +99,9 @@ test-times: $(CLASSES) ## Run the tests and print where the time goes: CPU secon
 	@$(BIN)/python -m pytest -q -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder -p tests.suite.costs --costs build/test-times.json $(TIMES); \
 	status=$$?; $(BIN)/python -m tests.suite.costs build/test-times.json && exit $$status
 
-rounds: $(CLASSES) ## Run tests again and again beside busy processes (ROUNDS=10 BUSY=8 AT_ONCE=1 ROUNDS_OF=tests/interop)
+rounds: $(CLASSES) ## Run tests again and again beside busy processes and record each (ROUNDS=10 BUSY=8 AT_ONCE=1 ROUNDS_OF=tests/interop)
 	@echo "Running the tests $(ROUNDS) times, $(AT_ONCE) at once, beside $(BUSY) busy processes"
-	@$(BIN)/python -m tests.suite.rounds --rounds $(ROUNDS) --busy $(BUSY) --at-once $(AT_ONCE) --workers $(TEST_WORKERS) -- $(ROUNDS_OF)
+	@$(BIN)/python -m tests.suite.rounds --rounds $(ROUNDS) --busy $(BUSY) --at-once $(AT_ONCE) --workers $(TEST_WORKERS) --record docs/evidence/rounds.jsonl -- $(ROUNDS_OF)
 
 defects: $(CLASSES) ## Put defects into a copy of the tree, one at a time, and see which tests find them
 	@$(BIN)/python -m tests.suite.defects --record docs/evidence/defects.jsonl

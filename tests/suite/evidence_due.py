@@ -2,7 +2,8 @@
 
 A part is a file of tests that has a long form (it imports `tests.suite.evidence`). It covers the packages that it imports, also
 by way of `tests/support` and `lakebroker_testing`; a part that starts `lakebroker` as a process covers all of the product. It is
-due when no result of it is recorded, when its last run failed, or when commits since that run changed the file or covered code.
+due when no result of it is recorded, when its last run failed or was of a tree with changes, or when commits since that run
+changed the file or covered code.
 """
 
 from __future__ import annotations
@@ -47,6 +48,8 @@ class Part:
             return "never recorded"
         if self.failed:
             return f"{self.failed} failed"
+        if self.commit.endswith("-dirty"):
+            return "ran on a changed tree"
         return f"{self.changes} commits since" if self.changes else ""
 
 
@@ -84,7 +87,7 @@ def look(record: Mapping[str, Mapping[str, Any]], root: Path = ROOT) -> list[Par
     found = []
     for path in parts(root):
         results = [each for name, each in record.items() if name.partition("::")[0] == path]
-        commits = {str(each["commit"]).removesuffix("-dirty") for each in results if "commit" in each}
+        commits = {str(each["commit"]) for each in results if "commit" in each}
         covers = covered(path, root)
         changes = {commit: _changes(commit, (path, *covers), root) for commit in commits}
         oldest = max(changes, key=lambda commit: changes[commit], default="")

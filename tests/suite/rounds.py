@@ -1,4 +1,4 @@
-"""Rounds of tests beside busy processes, each recorded with its commit.
+"""Rounds of tests beside busy processes; a record of them names their commit.
 
 A test that is right only on a quiet machine fails here sooner or later. The busy processes share the session of the tests
 (where the kernel groups processes by session, those of another would weigh less) and end with this one, however it ends.
@@ -24,16 +24,14 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 EVIDENCE = "docs/evidence"
-RECORD = ROOT / EVIDENCE / "rounds.jsonl"
 _HANGS_S = 1000
 """Of pytest's process on a quiet machine, as in pyproject.toml."""
 _ENDING = (signal.SIGTERM, signal.SIGINT)
 _BUSY = "import os, sys\nwhile os.getppid() == int(sys.argv[1]):\n    sum(range(1_000_000))"
 _EXAMPLES = """examples:
-  python -m tests.suite.rounds                                    ten rounds of what make test runs, beside 8 processes
-  python -m tests.suite.rounds --rounds 20 -- tests/unit          twenty of the unit tests
-  python -m tests.suite.rounds --rounds 6 --at-once 3 --workers 3  three at a time, beside each other and 8 processes
-  python -m tests.suite.rounds --busy 0 --workers 3 -- tests/fault/test_cluster.py -k killed
+  python -m tests.suite.rounds --rounds 20 --allow-dirty -- tests/unit/store/log/test_flush.py -k fails
+  python -m tests.suite.rounds --rounds 6 --at-once 3 --workers 3  what make test runs, three times at once, beside 8 processes
+  python -m tests.suite.rounds --busy 0 --workers 3 --record docs/evidence/rounds.jsonl -- tests/fault
 """
 
 
@@ -62,7 +60,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             numbers = range(first, min(first + asked.at_once, asked.rounds + 1))
             rounds = run_at_once(asked, commit, [outputs / f"round-{number}.txt" for number in numbers])
             for number, found in zip(numbers, rounds, strict=True):
-                append(asked.record, found)
+                if asked.record is not None:
+                    append(asked.record, found)
                 print(json.dumps(found) if asked.json else row(number, found), flush=True)
                 failed |= is_failed(found)
     if failed:
@@ -84,7 +83,7 @@ def commit_of(tree: Path, *, allow_dirty: bool) -> str:
     if not allow_dirty:
         raise RoundsError(
             f"{len(changed)} files differ from commit {commit[:12]}, such as {changed[0][3:]}: "
-            "commit them, or record the rounds as of a changed tree with --allow-dirty"
+            "commit them, or run the changed tree with --allow-dirty"
         )
     return f"{commit}-dirty"
 
@@ -267,7 +266,7 @@ def _count(text: str, least: int = 0) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m tests.suite.rounds",
-        description="Runs tests several times beside busy processes and records every round.",
+        description="Runs tests several times beside busy processes.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -287,7 +286,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--json", action="store_true", help="print the lines of the record, no table")
     parser.add_argument("--allow-dirty", action="store_true", help="run a tree that differs from its commit")
     parser.add_argument(
-        "--record", type=Path, default=RECORD, help=f"file of JSON lines ({EVIDENCE}/rounds.jsonl)"
+        "--record",
+        type=Path,
+        help=f"add a line of JSON for each round to this file ({EVIDENCE}/rounds.jsonl)",
     )
     parser.add_argument(
         "paths",

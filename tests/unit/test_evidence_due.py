@@ -1,4 +1,4 @@
-"""A part of the evidence is due when it has no result, a failed one, or one that is older than the code it covers."""
+"""A part of the evidence is due when it has no result, a failed one, one of a tree with changes, or one that is older than the code it covers."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_what_changed_since_the_last_run_makes_a_part_due(tree: Path) -> None:
     ran = commit_of_change(tree, "docs")
     record = {
         "tests/unit/test_scan.py::test_a": {"outcome": "passed", "commit": ran},
-        "tests/fault/test_crash.py::test_b": {"outcome": "passed", "commit": f"{ran}-dirty"},
+        "tests/fault/test_crash.py::test_b": {"outcome": "passed", "commit": ran},
     }
     assert [each.reason for each in look(record, tree)] == ["", ""]
     assert [each.reason for each in look({}, tree)] == ["never recorded", "never recorded"]
@@ -65,6 +65,8 @@ def test_what_changed_since_the_last_run_makes_a_part_due(tree: Path) -> None:
     }
     failed = {name: each | {"outcome": "failed"} for name, each in record.items()}
     assert {each.reason for each in look(failed, tree)} == {"1 failed"}
+    dirty = {name: each | {"commit": f"{each['commit']}-dirty"} for name, each in record.items()}
+    assert {each.reason for each in look(dirty, tree)} == {"ran on a changed tree"}
 
 
 def commit_of_change(tree: Path, name: str) -> str:

@@ -1,6 +1,6 @@
 """A topic whose schema changes under traffic, with bad messages: a typed row or a reason for each message, exactly once.
 
-A reput that is killed meanwhile: `tests/fault/test_typed_crash.py`.
+A reput that is killed meanwhile: `tests/fault/test_reput_crash.py`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Prints the FileDescriptorProtos that the official client carries, as JSON: {file name: base64}.
 
-Run by the client's interpreter (`demo/official_client.py` makes it). The client compiled the files without their folder
+Run by the client's interpreter (`lakebroker_testing/official_client.py` makes it). The client compiled the files without their folder
 (`definition.proto`, not `apache/rocketmq/v2/definition.proto`); the package inside is the public one.
 """
 
