@@ -100,7 +100,7 @@ def run_reput(
         on_batch(report)
 
     if provided is not None:
-        undo = expect_end_of_jvm(provided, lambda _: stopping.wait(SIGNAL_S))
+        undo = expect_end_of_jvm(provided, lambda _: stopping.wait(SIGNAL_S), ours=False)
         try:
             complete = _in_session(provided, None, options, on_batch, destination, stopping, tell, watch)
         finally:
@@ -150,7 +150,9 @@ def _in_own_jvm(
         session = started(lambda: reput_session(master, scratch, driver_host, delta=destination.by_spark))
         jvm = jvm_of(session)
         stopping.ends(jvm)
-        undo = expect_end_of_jvm(session, lambda error: jvm_ends(jvm, error) or stopping.wait(SIGNAL_S))
+        undo = expect_end_of_jvm(
+            session, lambda error: jvm_ends(jvm, error) or stopping.wait(SIGNAL_S), ours=True
+        )
         return _in_session(session, jvm, options, on_batch, destination, stopping, tell, watch, scratch)
     except KeyboardInterrupt:
         if not stopping.is_set():

@@ -7,7 +7,9 @@ import logging
 import os
 import subprocess
 import sys
+import threading
 import warnings
+import weakref
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -151,22 +153,19 @@ def jvm_ends(jvm: subprocess.Popen[Any] | None, error: BaseException | None) -> 
 
 
 def expect_end_of_jvm(
-    session: SparkSession, is_expected: Callable[[BaseException | None], bool]
+    session: SparkSession, is_expected: Callable[[BaseException | None], bool], *, ours: bool
 ) -> Callable[[], None]:
     """A signal to the process group ends the JVM too: its connections break then, which is no error.
 
     `is_expected` gets what py4j failed with, and waits for a signal, or the JVM's end, for a while; whether one came. Returns
-    what undoes it.
+    what undoes it. Where the JVM is `ours`, a thread that waited for it may log later, which is no error either.
     """
 
     def is_told(record: logging.LogRecord) -> bool:
-        error = record.exc_info[1] if record.exc_info else None
-        of_failure = record.levelno >= logging.WARNING or error is not None
-        return "py4j" not in record.pathname or not of_failure or not is_expected(error)
+        return not _of_failure(record) or not is_expected(record.exc_info[1] if record.exc_info else None)
 
-    loggers = [
-        logging.getLogger(name) for name in ("", "py4j", "py4j.java_gateway", "py4j.clientserver")
-    ]  # it logs to the root logger too
+    # py4j logs to the root logger too
+    loggers = [logging.getLogger(name) for name in ("", "py4j", "py4j.java_gateway", "py4j.clientserver")]
     for each in loggers:
         each.addFilter(is_told)
     server = getattr(session.sparkContext, "_accumulatorServer", None)
@@ -180,9 +179,26 @@ def expect_end_of_jvm(
         server.handle_error = handle_error
 
     def undo() -> None:
+        if ours:
+            _late.update(set(threading.enumerate()) - {threading.current_thread()})
         for each in loggers:
+            if ours:
+                each.addFilter(_is_of_no_late_thread)
             each.removeFilter(is_told)
-        if server is not None:
+        if server is not None and not ours:
             server.handle_error = tell
 
     return undo
+
+
+_late = weakref.WeakSet[threading.Thread]()
+"""Threads that there were when our last session had ended."""
+
+
+def _is_of_no_late_thread(record: logging.LogRecord) -> bool:
+    return not _of_failure(record) or threading.current_thread() not in _late
+
+
+def _of_failure(record: logging.LogRecord) -> bool:
+    """Whether py4j says that a connection failed."""
+    return "py4j" in record.pathname and (record.levelno >= logging.WARNING or bool(record.exc_info))

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import subprocess
 import sys
+import threading
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from py4j.protocol import Py4JNetworkError
@@ -11,7 +15,12 @@ from py4j.protocol import Py4JNetworkError
 from structured_streaming.errors import LakeError
 from structured_streaming.provided_session import provided_session
 from structured_streaming.reput_query import cause
-from structured_streaming.reput_session import addresses_of, jvm_ends, sends_in_plaintext
+from structured_streaming.reput_session import (
+    addresses_of,
+    expect_end_of_jvm,
+    jvm_ends,
+    sends_in_plaintext,
+)
 
 LOOPBACK = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
 
@@ -90,3 +99,33 @@ def test_an_error_that_is_raised_from_one_that_it_caused_is_gone_through_once() 
     error, caused = LakeError("the batch failed"), LakeError("start again")
     error.__cause__, caused.__cause__ = caused, error
     assert not jvm_ends(None, error)
+
+
+@pytest.mark.parametrize("ours", [True, False])
+def test_a_thread_that_waited_for_our_jvm_may_say_later_that_its_connection_broke(
+    caplog: pytest.LogCaptureFixture, ours: bool
+) -> None:
+    session: Any = SimpleNamespace(sparkContext=SimpleNamespace())
+    ended = threading.Event()
+
+    def fail() -> None:
+        """As py4j tells of a failure: in its own code, to the root logger."""
+        code = compile("import logging; logging.error('a connection broke')", "py4j/java_gateway.py", "exec")
+        exec(code, {})
+
+    def wait_and_fail() -> None:
+        ended.wait()
+        fail()
+
+    undo = expect_end_of_jvm(session, lambda _: True, ours=ours)
+    late = threading.Thread(target=wait_and_fail)
+    late.start()
+    fail()
+    assert not caplog.messages
+    undo()
+    ended.set()
+    late.join()
+    assert caplog.messages == ([] if ours else ["a connection broke"])
+    fail()
+    logging.getLogger().error("of something else")
+    assert caplog.messages[-2:] == ["a connection broke", "of something else"]
