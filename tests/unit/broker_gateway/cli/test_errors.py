@@ -26,6 +26,7 @@ from store.message_store import MessageStore
 from store.opening import StoreOptions
 from structured_streaming import reput as reput_job
 from structured_streaming.errors import UnreachableError
+from structured_streaming.reput_options import ReputOptions
 from structured_streaming.source.access import Access
 from structured_streaming.source.remote import BrokerLog
 from tests.support.lakes.empty import empty_lake
@@ -282,6 +283,48 @@ def test_a_reput_that_is_stopped_before_it_reads_says_so(
     done = CliRunner().invoke(app, reput)
     assert (done.exit_code, done.stderr) == (0, f"{line}\n")
     assert not (tmp_path / "lake").exists()
+
+
+def test_options_of_a_reput_arrive_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[tuple[ReputOptions, str]] = []
+    monkeypatch.setattr(
+        reput_job, "run_reput", lambda options, _on_batch, master, **_: started.append((options, master))
+    )
+    reput = ["reput", "--store", str(tmp_path), "--lake", "lake"]
+    given = [
+        "--on-gap=continue", "--target-freshness=5s", "--target-file-size=1MiB", "--trigger=2s", "--tables=messages",
+        "--without-bodies=a*", "--batch-bytes=2000000", "--message-delay-level=1s", "--sink=spark", "--staging=there",
+        "--master=local[1]", "--once",
+    ]  # fmt: skip
+    done = CliRunner().invoke(app, [*reput, *given])
+    assert done.exit_code == 0, done.output
+    assert started == [
+        (
+            ReputOptions(
+                "lake",
+                str(tmp_path),
+                trigger="2000 milliseconds",
+                target_freshness_s=5.0,
+                target_file_size=1 << 20,
+                once=True,
+                max_bytes=2_000_000,
+                message_delay_level="1s",
+                tables="messages",
+                without_bodies="a*",
+                on_gap="continue",
+                sink="spark",
+                staging="there",
+            ),
+            "local[1]",
+        )
+    ]
+    for option, value, allowed in (
+        ("--on-gap", "maybe", "stop or continue"),
+        ("--sink", "x", "delta or spark"),
+    ):
+        done = CliRunner().invoke(app, [*reput, option, value])
+        assert (done.exit_code, done.stderr) == (2, f"lakebroker: {option} {value}: give {allowed}\n")
+    assert len(started) == 1
 
 
 def test_brokers_that_do_not_answer_are_named_once(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from store.log_reader import LogReader
 from structured_streaming.commit.delta_commit import DeltaCommitSink, LakeProgress
 from structured_streaming.errors import GapError, LostDataError, SourceError
 from structured_streaming.maintenance.copying import copy_lake
+from structured_streaming.reput_options import ReputOptions
 from structured_streaming.reput_source import ReputDataSource
 from structured_streaming.tables import DATA_TABLES, QUARANTINE
 from tests.support.lakes.checks import expected_keys, rows
@@ -45,14 +46,14 @@ def reput(
     *stores: Path,
     batches: int = 1 << 30,
     after_table: Callable[[str], None] = lambda table: None,
-    on_gap: str = "",
+    on_gap: str = "stop",
     notes: Path | None = None,
 ) -> list[set[str]]:
     """Batches until nothing is new, as Spark asks for them, or so many; the brokers of each."""
-    given = {"store": ",".join(map(str, stores)), "lake": str(lake), "maxBytesPerTrigger": "50000"}
-    given |= {"onGap": on_gap} if on_gap else {}
-    given |= {"notes": str(notes)} if notes else {}
-    source = ReputDataSource(given)
+    options = ReputOptions(
+        str(lake), ",".join(map(str, stores)), max_bytes=50_000, target_freshness_s=0.0, on_gap=on_gap
+    )
+    source = ReputDataSource(options.source() | ({"notes": str(notes)} if notes else {}))
     stream: Any = source.streamReader(source.schema())
     sink, offset = DeltaCommitSink(str(lake), after_table), stream.initialOffset()
     found: list[set[str]] = []
