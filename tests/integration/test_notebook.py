@@ -180,7 +180,10 @@ def test_the_repository_has_each_notebook_without_outputs_and_the_documentation_
     told = (ROOT / "docs" / "notebooks.md").read_text()
     for name in NAMES:
         assert f"`{name}.ipynb`" in told
-        for cell in nbformat.read(ROOT / "notebooks" / f"{name}.ipynb", as_version=4).cells:
+        cells = nbformat.read(ROOT / "notebooks" / f"{name}.ipynb", as_version=4).cells
+        code = [cell["source"] for cell in cells if cell["cell_type"] == "code"]
+        assert code[-1].splitlines()[-1] == "lake.close()", "a session that it made is stopped"
+        for cell in cells:
             assert not cell.get("outputs"), name
             assert cell.get("execution_count") is None, name
 

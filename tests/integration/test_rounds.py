@@ -65,15 +65,17 @@ def wait_until_gone(pids: list[int]) -> None:
 
 
 def test_rounds_that_pass(tmp_path: Path) -> None:
-    process = rounds(tmp_path, PASSES, "--rounds", "2", "--at-once", "2", "--busy", "0", "--workers", "1")
+    process = rounds(
+        tmp_path, PASSES + LIMITED, "--rounds", "2", "--at-once", "2", "--busy", "0", "--workers", "1"
+    )
     out, err = process.communicate(timeout=1200)
     assert process.returncode == 0, err
     assert [line.split() for line in out.splitlines()][1:] == [
-        ["1", *out.splitlines()[1].split()[1:2], "1", "0", "0"],
-        ["2", *out.splitlines()[2].split()[1:2], "1", "0", "0"],
+        ["1", *out.splitlines()[1].split()[1:2], "2", "0", "0"],
+        ["2", *out.splitlines()[2].split()[1:2], "2", "0", "0"],
     ]
     lines = [json.loads(line) for line in (tmp_path / "rounds.jsonl").read_text().splitlines()]
-    assert [(each["passed"], each["failures"], each["status"]) for each in lines] == [(1, [], 0)] * 2
+    assert [(each["passed"], each["failures"], each["status"]) for each in lines] == [(2, [], 0)] * 2
     assert [(each["busy"], each["at_once"], each["workers"]) for each in lines] == [(0, 2, 1)] * 2
     assert all(each["seconds"] > 0 and each["runnable"] >= 0 for each in lines)
     assert {each["paths"][0] for each in lines} == {str(tmp_path / "test_given.py")}

@@ -69,11 +69,13 @@ def filled(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Fil
     with (stores[1] / "commitlog" / f"{0:020d}").open("r+b") as log:
         log.seek(damaged + 120)
         log.write(b"\xff\xfe")
-    batches = [reput_once(spark, lake, *stores, max_bytes=200_000), reput_once(spark, lake, *stores)]
+    batches = [reput_once(spark, lake, *stores, max_bytes=200_000)]
+    memory = memory_of_workers()
+    batches.append(reput_once(spark, lake, *stores))
     with LogWriter(stores[1], "broker-b") as writer:
         writer.messages(50)
     batches.append(reput_once(spark, lake, *stores))
-    return Filled(lake, stores, good, damaged, batches, memory_of_workers())
+    return Filled(lake, stores, good, damaged, batches, memory)
 
 
 def write_poison(store: Path) -> set[str]:
@@ -152,6 +154,10 @@ def test_spark_reads_whatever_the_logs_held(spark: SparkSession, filled: Filled)
     ]
     assert [row[3] for row in bodies][1:] == [len(b"packed"), 15 << 20]
     assert spark.sql(f"SELECT tag, born_timestamp FROM messages WHERE tag = '{TAG}'").collect()
+    of_spark = spark.table("messages").drop("body").collect()
+    assert sorted(row["physical_offset"] for row in of_spark) == sorted(
+        rows(filled.lake, "messages", ["physical_offset"])["physical_offset"].to_pylist()
+    )
 
 
 def test_a_data_frame_of_the_log_has_all_messages_and_can_be_written(

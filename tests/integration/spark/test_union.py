@@ -347,3 +347,6 @@ def test_the_command_reads_logs_and_tables_of_the_past_when_asked(
     assert (live.stdout, live.stderr) == ('[{"n": 80}]\n', "lakebroker: starting Spark ...\n")
     assert before.stdout < live.stdout
     assert "tables as of batch 1, committed at" in before.stderr
+    away = count("--brokers", "127.0.0.1:9")
+    assert (away.exit_code, away.stdout) == (1, "")
+    assert "no broker at 127.0.0.1:9" in away.stderr

@@ -64,15 +64,16 @@ def test_a_whole_lake(filled: ReputLake, monkeypatch: pytest.MonkeyPatch) -> Non
     assert counts == {name: rows.num_rows for name, rows in filled.rows().items()}
 
 
-def test_a_log_that_the_lake_knows_nothing_of(filled: ReputLake, tmp_path: Path) -> None:
-    """Nothing is missing of one without records: its broker is new."""
+@pytest.mark.parametrize("broker", ["broker-b", "broker-a"])
+def test_a_log_that_the_lake_knows_nothing_of(filled: ReputLake, tmp_path: Path, broker: str) -> None:
+    """Nothing is missing of one without records: its broker is new, or has a new disk."""
     other = tmp_path / "another"
-    with LogWriter(other, broker="broker-b") as writer:
+    with LogWriter(other, broker=broker) as writer:
         assert not [each for each in check_lake(str(filled.lake), [str(other)]) if each.problems]
         writer.messages(1)
     (found,) = [each for each in check_lake(str(filled.lake), [str(other)]) if each.problems]
     (problem,) = found.problems
-    assert problem.startswith("the lake holds nothing of broker-b/")
+    assert problem.startswith(f"the lake holds nothing of {broker}/")
 
 
 def test_a_lake_that_went_over_to_sparks_writer(tmp_path: Path) -> None:

@@ -5,16 +5,19 @@ from __future__ import annotations
 import dataclasses
 import os
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from structured_streaming.commit.delta_commit import DeltaCommitSink
 from structured_streaming.errors import LakeError
 from structured_streaming.source.log_range import LogRange
+from structured_streaming.staging import careful
 from structured_streaming.staging.careful import stage_carefully
 from structured_streaming.staging.stage import stage
-from structured_streaming.staging.wanted import EVERYTHING
+from structured_streaming.staging.wanted import EVERYTHING, Wanted
 from tests.suite.evidence import LONG
 from tests.support.lakes.empty import empty_lake
 from tests.support.logs.raw import Raw, log_of, message
@@ -80,3 +83,20 @@ def test_an_error_that_is_told_is_no_record_s(tmp_path: Path) -> None:
     data = log_of(message(1))
     with pytest.raises(LakeError, match="No such file or directory"):
         list(stage_carefully(str(tmp_path / "none"), part_of(data, 0), iter([(0, data)]), EVERYTHING))
+
+
+def test_a_range_in_which_nothing_kills_is_one_manifest_of_one_child(
+    lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = log_of(message(1), message(2), message(3))
+    given: list[LogRange] = []
+
+    def staged_here(lake: str, part: LogRange, chunks: Any, wanted: Wanted) -> pa.RecordBatch:
+        given.append(part)
+        (batch,) = stage(lake, part, iter(chunks), wanted)
+        return batch
+
+    monkeypatch.setattr(careful, "_in_child", staged_here)
+    (batch,) = stage_carefully(str(lake), part_of(data, 0), iter([(0, data)]), EVERYTHING)
+    assert given == [part_of(data, 0)]
+    assert {"messages", "consume_queue"} <= set(batch["table"].to_pylist())
