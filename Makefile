@@ -59,7 +59,7 @@ docs: $(READY) ## Build the documents as a site, into build/site; a link that le
 	@echo "The site is in build/site: open build/site/index.html; its search wants a server (python -m http.server -d build/site)"
 
 test: $(CLASSES) ## Run the tests: unit, integration with Spark and the official client, crashes
-	@echo "Running the tests with $(TEST_WORKERS) workers, the longest files first"
+	@echo "Running the tests with $(TEST_WORKERS) workers, the files that use Spark first"
 	@$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder tests/fault tests/integration tests/unit
 
 check: $(READY) ## Lint, format check, types, who may import whom

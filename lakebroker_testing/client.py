@@ -15,6 +15,8 @@ SERVICE = rpc.DESCRIPTOR.services_by_name["MessagingService"]
 ADMIN = admin_pb2.DESCRIPTOR.services_by_name["Admin"]
 OPTIONS = {"minInvisibleTimeMillsForRecv": "200", "grpcClientConsumerMinLongPollingTimeoutMillis": "200"}
 """Of a gateway whose redeliveries and empty receives a test does not want to wait for."""
+DEADLINE_S = 300.0
+"""Ends a call that hangs. A receive ends before its deadline, however long it may wait."""
 
 
 class Client(MessagingCalls):
@@ -24,7 +26,7 @@ class Client(MessagingCalls):
         self.channel = grpc.insecure_channel(address)
         self.metadata = (("x-mq-client-id", client_id),) if client_id is not None else ()
 
-    def call(self, method: str, request: Any, timeout: float | None = 10.0) -> Any:
+    def call(self, method: str, request: Any, timeout: float | None = DEADLINE_S) -> Any:
         """Raises grpc.RpcError."""
         described = SERVICE.methods_by_name[method]
         response = getattr(rpc, described.output_type.name)
@@ -37,7 +39,7 @@ class Client(MessagingCalls):
         answer = invoke(request, timeout=timeout, metadata=self.metadata)
         return list(answer) if described.server_streaming else answer
 
-    def admin(self, method: str, request: Any, timeout: float | None = 30.0) -> Any:
+    def admin(self, method: str, request: Any, timeout: float | None = DEADLINE_S) -> Any:
         """A call of the public Admin service. Raises grpc.RpcError."""
         described = ADMIN.methods_by_name[method]
         invoke = self.channel.unary_unary(
@@ -55,7 +57,7 @@ class Client(MessagingCalls):
             response_deserializer=own_admin_pb2.EraseResponse.FromString,
         )
         request = own_admin_pb2.EraseRequest(topic=topic, **asked)
-        answer: own_admin_pb2.EraseResponse = invoke(request, timeout=60.0)
+        answer: own_admin_pb2.EraseResponse = invoke(request, timeout=DEADLINE_S)
         return answer
 
     def close(self) -> None:

@@ -7,39 +7,19 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-import grpc
 import pytest
 from typer.testing import CliRunner
 
 from broker_gateway.cli.main import app
-from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
-from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_testing.gateway import Gateway, NameServer
 from lakebroker_testing.official_client import OfficialClient, OfficialClientError
 from tests.suite.evidence import EVIDENCE
-from tests.support.waiting import LIMIT_S, wait_until
+from tests.support.brokers.clusters import routes
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(400)
-SERVICE = rpc.DESCRIPTOR.services_by_name["MessagingService"].full_name
 NAMES = ("broker-0", "broker-1")
 SENT = 30
-
-
-def routes(gateway: Gateway, topic: str) -> dict[str, tuple[int, int]]:
-    """Broker name to (port, queues), as a gateway answers."""
-    request = rpc.QueryRouteRequest(topic=pb.Resource(name=topic))
-    found: dict[str, tuple[int, int]] = {}
-    with grpc.insecure_channel(gateway.address) as channel:
-        call = channel.unary_unary(
-            f"/{SERVICE}/QueryRoute",
-            request_serializer=rpc.QueryRouteRequest.SerializeToString,
-            response_deserializer=rpc.QueryRouteResponse.FromString,
-        )
-        answer = call(request, timeout=LIMIT_S, metadata=(("x-mq-client-id", "test"),))
-    for queue in answer.message_queues:
-        name = queue.broker.name
-        found[name] = (queue.broker.endpoints.addresses[0].port, found.get(name, (0, 0))[1] + 1)
-    return found
 
 
 def create(gateway: Gateway, topic: str, queues: int) -> None:
@@ -128,4 +108,4 @@ def test_one_of_two_is_killed_and_returns(gateways: list[Gateway]) -> None:
 
 
 def is_route(gateway: Gateway, topic: str, expected: dict[str, tuple[int, int]]) -> bool:
-    return routes(gateway, topic) == expected
+    return routes(gateway.grpc_port, topic) == expected

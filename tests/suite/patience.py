@@ -1,21 +1,22 @@
-"""A plugin for pytest: `-p tests.suite.patience --patience FACTOR` multiplies the time limit of every test, marked or not.
+"""How much longer than on a quiet machine tests may take: LAKEBROKER_PATIENCE in the environment, a factor.
 
-For machines that other programs keep busy: a limit is there to end what hangs, on a quiet machine.
+As a plugin for pytest, `-p tests.suite.patience` multiplies the time limit of every test by it, marked or not. A limit is there to
+end what hangs.
 """
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--patience", metavar="FACTOR", type=float, default=1.0, help="multiplies time limits")
+VARIABLE = "LAKEBROKER_PATIENCE"
+FACTOR = float(os.environ.get(VARIABLE, "1"))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    factor = config.getoption("--patience")
     for item in items:
         marked = item.get_closest_marker("timeout")
         limit = marked.args[0] if marked else config.getini("timeout")
         if limit:
-            item.add_marker(pytest.mark.timeout(float(limit) * factor), append=False)
+            item.add_marker(pytest.mark.timeout(float(limit) * FACTOR), append=False)

@@ -22,6 +22,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.suite import patience
+
 ROOT = Path(__file__).resolve().parents[2]
 EVIDENCE = "docs/evidence"
 _HANGS_S = 1000
@@ -111,11 +113,13 @@ def run_at_once(asked: argparse.Namespace, commit: str, outputs: Sequence[Path])
     """
     date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     began = time.monotonic()
+    environment = os.environ | {patience.VARIABLE: str(factor_of(asked))}
     ended: dict[Path, dict[str, Any]] = {}
     runnable = []
     with contextlib.ExitStack() as stack:
         processes = {
-            output: stack.enter_context(_process(pytest_command(asked, output), output)) for output in outputs
+            output: stack.enter_context(_process(pytest_command(asked, output), output, environment))
+            for output in outputs
         }
         while len(ended) < len(processes):
             time.sleep(1)
@@ -168,13 +172,15 @@ def pytest_command(asked: argparse.Namespace, output: Path) -> list[str]:
     command = [sys.executable, "-m", "pytest"]
     command += ["-p", "tests.suite.outcomes", "--outcomes", str(_outcomes(output))]
     command += ["-p", "tests.suite.failures", "--failures", str(output.with_suffix(".failures.txt"))]
-    factor = asked.at_once + asked.busy
-    patience = ["-p", "tests.suite.patience", "--patience", str(factor)]
-    patience += ["-o", f"faulthandler_timeout={_HANGS_S * factor}"]
+    limits = ["-p", "tests.suite.patience", "-o", f"faulthandler_timeout={_HANGS_S * factor_of(asked)}"]
     workers = (
         ["-n", str(asked.workers), "--dist", "loadfile", "--no-loadscope-reorder"] if asked.workers else []
     )
-    return [*command, *patience, *workers, *asked.paths]
+    return [*command, *limits, *workers, *asked.paths]
+
+
+def factor_of(asked: argparse.Namespace) -> int:
+    return int(asked.at_once + asked.busy)
 
 
 def counted(results: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
@@ -213,14 +219,21 @@ def row(number: int, found: Mapping[str, Any]) -> str:
 
 
 @contextlib.contextmanager
-def _process(command: Sequence[str], output: Path) -> Iterator[subprocess.Popen[bytes]]:
+def _process(
+    command: Sequence[str], output: Path, environment: Mapping[str, str]
+) -> Iterator[subprocess.Popen[bytes]]:
     """What it prints goes to the file. Interrupted when the block is left early, so that it ends what it started."""
     process = None
     try:
         # a signal between fork and assignment would leave an orphan
         with output.open("wb") as out, _signals_wait() as resume:
             process = subprocess.Popen(
-                command, stdout=out, stderr=subprocess.STDOUT, cwd=ROOT, preexec_fn=resume
+                command,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                cwd=ROOT,
+                env=environment,
+                preexec_fn=resume,
             )
         yield process
     finally:

@@ -19,6 +19,8 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
 
+from tests.suite.patience import FACTOR
+
 DEAR = {"rocketmq": 1, "spark": 1}
 """Fixtures of a session that start many processes, or one that takes much memory, and how many workers may have one."""
 LONGEST = (
@@ -90,8 +92,7 @@ def yield_to_dear_files(item: pytest.Item) -> None:
     those with the dear fixtures, which nobody can help them with, would end minutes later. Beside busy processes
     (`tests/suite/patience.py`) these would get the processors."""
     stash = item.config.stash
-    alone = item.config.getoption("--patience", 1.0) == 1.0
-    if _YIELDS not in stash and alone and hasattr(item.config, "workerinput"):
+    if _YIELDS not in stash and FACTOR == 1 and hasattr(item.config, "workerinput"):
         stash[_YIELDS] = dear_to(item.path) is None
         if stash[_YIELDS]:
             os.nice(5)

@@ -11,8 +11,10 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+from tests.suite.patience import FACTOR
+
 T = TypeVar("T")
-LIMIT_S = 300.0
+LIMIT_S = 300.0 * FACTOR
 """Far longer than anything takes, and shorter than pytest's limit for a test, so that the failure names the condition."""
 _EVERY_S = 0.02
 

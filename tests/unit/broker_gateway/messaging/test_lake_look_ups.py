@@ -15,7 +15,7 @@ from broker_gateway.messaging.old_messages import OldMessages
 from broker_gateway.observability.metrics import Metrics
 from lakebroker_testing.logs import open_store
 from tests.support.lakes.slow import SlowLake
-from tests.support.waiting import LIMIT_S
+from tests.support.waiting import LIMIT_S, until
 
 END = 1000
 NAME = "lake-look-up"
@@ -36,11 +36,11 @@ class Scene:
 
     async def ended(self) -> None:
         """Nothing is left of any look-up: those that nobody waits for end later than the calls."""
-        for _ in range(30_000):
-            if not (left := [each for each in asyncio.all_tasks() if each.get_name() == NAME]):
-                return
-            await asyncio.sleep(0.001)
-        raise AssertionError(left)
+
+        def left() -> list[asyncio.Task[object]]:
+            return [each for each in asyncio.all_tasks() if each.get_name() == NAME]
+
+        await until(lambda: not left(), left, every_s=0.001)
 
 
 async def gone(calls: list[asyncio.Task[int | None]]) -> None:

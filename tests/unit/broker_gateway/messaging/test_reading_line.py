@@ -18,6 +18,7 @@ from broker_gateway.messaging.old_messages import OldMessages
 from broker_gateway.messaging.reading_line import Reading, ReadingLine
 from broker_gateway.observability.metrics import Metrics
 from lakebroker_testing.logs import open_store
+from tests.support.waiting import LIMIT_S, until
 
 END = 1 << 30
 FAR = 2048
@@ -131,15 +132,8 @@ class Scene:
         self.asked |= {(topic, each) for each in offsets}
         calls = [asyncio.create_task(self.old.read(topic, 0, each, END, host)) for each in offsets]
         await asyncio.sleep(0)
-        await self.until(lambda: len(self.lake.read_from) >= 2)
+        await until(lambda: len(self.lake.read_from) >= 2, every_s=0.001)
         return calls
-
-    async def until(self, holds: Callable[[], bool]) -> None:
-        for _ in range(30_000):
-            if holds():
-                return
-            await asyncio.sleep(0.001)
-        raise AssertionError("it never holds")
 
     async def hang_up(self, calls: list[asyncio.Task[Stretch]]) -> None:
         for each in calls:
@@ -152,7 +146,7 @@ class Scene:
         """The lake is as fast as ever; at the end there is nothing to read any more."""
         self.lake.steps.set()
         yield
-        await self.until(lambda: self.old.waiting == 0)
+        await until(lambda: self.old.waiting == 0, every_s=0.001)
 
 
 def played(folder: Path, play: Callable[[Scene], Awaitable[None]]) -> None:
@@ -162,7 +156,7 @@ def played(folder: Path, play: Callable[[Scene], Awaitable[None]]) -> None:
             await play(scene)
             assert scene.old.waiting == 0
             scene.old.forget()
-            async with asyncio.timeout(30):  # whatever was asked for is read when it is asked for again
+            async with asyncio.timeout(LIMIT_S):  # whatever was asked for is read when it is asked for again
                 for topic, offset in scene.asked:
                     await scene.old.read(topic, 0, offset, END)
         finally:

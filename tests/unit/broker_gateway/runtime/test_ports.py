@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import socket
-import time
 from typing import Any
 
 import pytest
@@ -14,6 +13,7 @@ from broker_gateway.config.gateway import GatewayConfig, load_config
 from broker_gateway.runtime.errors import OptionError, StartError
 from broker_gateway.runtime.ports import Wanted, check_ports
 from lakebroker_testing.ports import free_ports
+from tests.support.waiting import LIMIT_S
 
 
 def config(port: int, address: str = "127.0.0.1") -> GatewayConfig:
@@ -21,7 +21,7 @@ def config(port: int, address: str = "127.0.0.1") -> GatewayConfig:
 
 
 def connect(ports: Ports) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", ports.port), 5)
+    return socket.create_connection(("127.0.0.1", ports.port), LIMIT_S)
 
 
 def assert_taken(port: int) -> None:
@@ -33,10 +33,10 @@ def left_by_connections() -> int:
     """A port with a connection in TIME_WAIT, as a broker that was stopped leaves it."""
     ports = take_ports(config(*free_ports(1)))
     ports.listen()
-    with connect(ports):
+    with connect(ports) as client:
         ports.sockets[0].setblocking(True)
         ports.sockets[0].accept()[0].close()  # the first to close keeps the state
-        time.sleep(0.05)
+        assert client.recv(1) == b""
     ports.close()
     with socket.socket() as plain, pytest.raises(OSError, match="in use"):
         plain.bind(("127.0.0.1", ports.port))
@@ -49,12 +49,12 @@ def test_ports_are_had_alone_and_closed_until_listened_on(again: bool) -> None:
     try:
         for each in ports.sockets:
             with pytest.raises(ConnectionRefusedError):
-                socket.create_connection(each.getsockname(), 5)
+                socket.create_connection(each.getsockname(), LIMIT_S)
         assert_taken(ports.port)
         assert_taken(ports.port + 2)  # its fast port
         ports.listen()
         for each in ports.sockets:
-            socket.create_connection(each.getsockname(), 5).close()
+            socket.create_connection(each.getsockname(), LIMIT_S).close()
         assert_taken(ports.port)
     finally:
         ports.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
 
 import pytest
 import structlog
@@ -14,30 +15,25 @@ from broker_gateway.runtime import peer_log, rate_limited_log
 from broker_gateway.runtime.delayed_report import tell_now, waiting
 from broker_gateway.runtime.peer_log import PeerLog
 from broker_gateway.runtime.rate_limited_log import RateLimitedLog
-from tests.support.waiting import LIMIT_S
+from tests.support.waiting import LoopClock
 
 log = structlog.get_logger(__name__)
 
 
-@pytest.fixture
-def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rate_limited_log, "LOG_EVERY_S", 0.3)
-    monkeypatch.setattr(peer_log, "EVERY_S", 0.3)
+@pytest.fixture(autouse=True)
+def of_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock of a loop, which stands still until the test moves it."""
+    now = SimpleNamespace(monotonic=lambda: asyncio.get_running_loop().time())
+    monkeypatch.setattr(rate_limited_log, "time", now)
 
 
-def run(test: Callable[[], Awaitable[None]]) -> list[EventDict]:
-    async def bounded() -> None:
-        async with asyncio.timeout(LIMIT_S):
-            await test()
+def run(test: Callable[[LoopClock], Awaitable[None]]) -> list[EventDict]:
+    async def with_clock() -> None:
+        await test(LoopClock())
 
     with capture_logs() as lines:
-        asyncio.run(bounded())
+        asyncio.run(with_clock())
     return list(lines)
-
-
-async def until_told() -> None:
-    while waiting():  # noqa: ASYNC110
-        await asyncio.sleep(0.01)
 
 
 def seldom_happens(times: int) -> Callable[[], None]:
@@ -51,7 +47,7 @@ def seldom_happens(times: int) -> Callable[[], None]:
 
 
 def peers_cause(times: int) -> Callable[[], None]:
-    events = PeerLog()
+    events = PeerLog(asyncio.get_running_loop().time)
 
     def happens() -> None:
         for number in range(times):
@@ -62,15 +58,16 @@ def peers_cause(times: int) -> Callable[[], None]:
 
 @pytest.mark.parametrize("kind", [seldom_happens, peers_cause])
 def test_what_is_held_back_is_told_when_the_time_is_over(
-    kind: Callable[[int], Callable[[], None]], short: None
+    kind: Callable[[int], Callable[[], None]],
 ) -> None:
-    async def test() -> None:
+    async def test(clock: LoopClock) -> None:
         happens = kind(3)
         happens()
         assert len(waiting()) == 1
-        await until_told()
+        await clock.move(peer_log.EVERY_S)
+        assert not waiting()
         happens()
-        await until_told()
+        await clock.move(peer_log.EVERY_S)
 
     lines = run(test)
     assert sum(each.get("times", 1) for each in lines) == 6
@@ -80,7 +77,7 @@ def test_what_is_held_back_is_told_when_the_time_is_over(
 
 @pytest.mark.parametrize("kind", [seldom_happens, peers_cause])
 def test_nothing_waits_while_nothing_is_held_back(kind: Callable[[int], Callable[[], None]]) -> None:
-    async def test() -> None:
+    async def test(_: LoopClock) -> None:
         kind(1)()
         assert not waiting()
 
@@ -89,7 +86,7 @@ def test_nothing_waits_while_nothing_is_held_back(kind: Callable[[int], Callable
 
 @pytest.mark.parametrize("kind", [seldom_happens, peers_cause])
 def test_what_is_held_back_is_told_at_the_stop(kind: Callable[[int], Callable[[], None]]) -> None:
-    async def test() -> None:
+    async def test(_: LoopClock) -> None:
         kind(3)()
         tell_now()
         assert not waiting()
@@ -98,7 +95,8 @@ def test_what_is_held_back_is_told_at_the_stop(kind: Callable[[int], Callable[[]
     assert [each.get("times", 1) for each in run(test)] == [1, 2]
 
 
-def test_without_a_loop_the_next_event_tells(short: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_loop_the_next_event_tells(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rate_limited_log, "time", SimpleNamespace(monotonic=lambda: 1.0))
     with capture_logs() as lines:
         happens = seldom_happens(3)
         happens()
@@ -107,26 +105,29 @@ def test_without_a_loop_the_next_event_tells(short: None, monkeypatch: pytest.Mo
     assert [each["times"] for each in lines] == [1, 3, 1, 1]
 
 
-def test_windows_of_several_peers_end_each_in_its_time(short: None) -> None:
+def test_windows_of_several_peers_end_each_in_its_time() -> None:
     async def test() -> None:
-        events = PeerLog()
+        clock, events = LoopClock(), PeerLog(asyncio.get_running_loop().time)
         for host in ("10.0.0.1", "10.0.0.2", "10.0.0.3"):
             for _ in range(4):
                 events.error(host, "broken", host=host)
-            await asyncio.sleep(0.05)
-        await until_told()
+            await clock.move(1.0)
+        for seconds, told in ((0.0, 3), (peer_log.EVERY_S - 3.0, 4), (1.0, 5), (1.0, 6)):
+            await clock.move(seconds)
+            assert len(lines) == told
 
-    lines = run(test)
+    with capture_logs() as lines:
+        asyncio.run(test())
     for host in ("10.0.0.1", "10.0.0.2", "10.0.0.3"):
         assert [each.get("times", 1) for each in lines if each["host"] == host] == [1, 3]
 
 
-def test_a_line_that_waits_keeps_no_exception(short: None) -> None:
-    async def test() -> None:
+def test_a_line_that_waits_keeps_no_exception() -> None:
+    async def test(clock: LoopClock) -> None:
         events = RateLimitedLog("times")
         for number in range(2):
             events.happened(log.error, "broken", exc_info=ValueError(number))
-        await until_told()
+        await clock.move(rate_limited_log.LOG_EVERY_S)
 
     first, rest = run(test)
     assert isinstance(first["exc_info"], ValueError)

@@ -325,6 +325,7 @@ def test_a_client_that_reads_nothing_more_has_no_process_killed(
 ) -> None:
     monkeypatch.setattr("structured_streaming.embedded.apart.PATIENCE_S", 0.1)
     monkeypatch.setattr("structured_streaming.embedded.apart._MORE_S", 0.1)
+    monkeypatch.setattr("structured_streaming.embedded.apart._ALIVE_S", LIMIT_S)
     rows = apart.query("SELECT range FROM range(10000000)", watch=(watch := Watch()))
     rows.read_next_batch()
     pid = apart.pid

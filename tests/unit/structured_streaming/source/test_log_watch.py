@@ -14,7 +14,7 @@ from structured_streaming.errors import UnreachableError
 from structured_streaming.source import log_watch
 from structured_streaming.source.access import Access
 from structured_streaming.source.log_watch import LogWatch, Question
-from tests.support.waiting import wait_until
+from tests.support.waiting import LIMIT_S, wait_until
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def rests(watch: LogWatch, notes: list[str], call: Callable[[Any], None], answer
     notes.clear()
     (target,) = present(watch)
     answer.clear()
-    assert watch.each({target: Question(object(), call)}) == {}
+    assert watch.each({target: Question(object(), call)}, LIMIT_S if call is fail else None) == {}
     answer.set()
     present(watch)
     return "".join(notes[:1]).partition("(left alone for ")[2].partition(")")[0]

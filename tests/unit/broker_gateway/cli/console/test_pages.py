@@ -17,7 +17,7 @@ from broker_gateway.cli.console.replays import Place, Plan, Replays, Run
 from broker_gateway.cli.console.server import Console
 from broker_gateway.cli.console.workers import Workers
 from broker_gateway.cli.gateway_calls import Reached
-from tests.support.waiting import until
+from tests.support.waiting import LIMIT_S, until
 
 
 @pytest.fixture(autouse=True)
@@ -121,9 +121,9 @@ def test_a_question_before_a_replay_that_nobody_answers_has_an_end(monkeypatch: 
             dead_letters.register(console)
             await user.open("/dead-letters?group=billing")
             user.find("Replay all…").click()
-            await user.should_see("2 of those chosen were not found at here:1")
-            await user.should_see("nothing was sent: the question was not answered", retries=50)
+            await user.should_see("nothing was sent: the question was not answered", retries=3000)
             await user.should_not_see("2 of those chosen were not found at here:1")
+            monkeypatch.setattr(dead_letters, "ANSWER_S", LIMIT_S)
             user.find("Replay all…").click()
             await user.should_see("2 of those chosen were not found at here:1")
             user.find("Send again").click()
