@@ -25,7 +25,7 @@ import pytest
 from lakebroker_pb.arrow.flight.protocol.sql import flight_sql_pb2 as sql
 from lakebroker_testing.prestarted import start
 from tests.suite.evidence import LONG
-from tests.support.brokers import with_constant
+from tests.support.brokers import with_constants
 from tests.support.lakes.served import Client, ServeProcess, described, made_lake, peak_bytes
 from tests.support.waiting import LIMIT_S, wait_until
 
@@ -269,10 +269,8 @@ ENDLESS = "SELECT repeat('a', 200) LIKE '%a_%a_%a_%a_%a_%a_%a_%a_%a_%a_%b'"
 
 def asking(lake: Path, folder: Path, timeout: str, patience_s: float) -> subprocess.Popen[bytes]:
     """`lakebroker sql`, which waits so many seconds for the engine to stop, in place of 10."""
-    return with_constant.start(
-        "structured_streaming.embedded.running",
-        "PATIENCE_S",
-        patience_s,
+    return with_constants.start(
+        {"structured_streaming.embedded.running.PATIENCE_S": patience_s},
         *("sql", "--lake", str(lake), "--temp-folder", str(folder), "--timeout", timeout, ENDLESS),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

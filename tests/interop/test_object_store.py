@@ -9,10 +9,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import MappingProxyType
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -40,6 +41,7 @@ from structured_streaming.storage.location import lake_folder
 from structured_streaming.tables import CONSUME_QUEUE, REPUT_PROGRESS, TABLES
 from structured_streaming.upkeep import RETENTION, row
 from tests.suite.evidence import EVIDENCE, LONG
+from tests.support.brokers import with_constants
 from tests.support.brokers.one_process import OneProcess
 from tests.support.lakes.maintained import ReputLake, assert_same, rows_of
 from tests.support.lakes.maintained import reput as committed
@@ -233,17 +235,22 @@ def test_what_is_wrong_is_named(store: ObjectStore, location: str, monkeypatch: 
         create_tables(location)
 
 
-IMPATIENT = "tests.support.spark.impatient_reput"
+IMPATIENT = {
+    "structured_streaming.reput_query.LONGEST_WAIT_S": 0.2,
+    "structured_streaming.reput_query.SIGNAL_S": 0.1,
+    "structured_streaming.absence.TELL_S": 0.0,
+}
+"""Waits less between two starts of a query, and tells of each in vain what is away."""
 TRIES = RETRIES + 2 if EVIDENCE else 3
 """Starts of a query in vain. That there is no end to them is in tests/unit/structured_streaming/test_reput.py."""
 
 
 def reput(
-    store: Path, location: str, *arguments: str, program: str = "broker_gateway.cli.main"
+    store: Path, location: str, *arguments: str, constants: Mapping[str, float] = MappingProxyType({})
 ) -> subprocess.Popen[str]:
     given = ("--store", str(store), "--lake", location, "--json", *arguments)
     return subprocess.Popen(
-        [sys.executable, "-m", program, "reput", *given],
+        with_constants.command(constants, "reput", *given),
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -290,7 +297,7 @@ def test_a_reput_waits_for_a_store_that_is_away_and_a_signal_ends_it_where_one_h
     tmp_path: Path, store: ObjectStore, location: str
 ) -> None:
     log = written(tmp_path / "store", "broker-a", RECORDS)
-    process = reput(log, location, "--batch-bytes", str(1 << 20), program=IMPATIENT)
+    process = reput(log, location, "--batch-bytes", str(1 << 20), constants=IMPATIENT)
     try:
         assert process.stdout is not None
         assert process.stderr is not None
@@ -331,7 +338,7 @@ def test_a_run_that_ends_by_itself_does_so_without_the_store(
     tmp_path: Path, store: ObjectStore, location: str
 ) -> None:
     log = written(tmp_path / "store", "broker-a", RECORDS)
-    process = reput(log, location, "--batch-bytes", str(1 << 20), "--once", program=IMPATIENT)
+    process = reput(log, location, "--batch-bytes", str(1 << 20), "--once", constants=IMPATIENT)
     try:
         assert process.stdout is not None
         assert process.stdout.readline()
@@ -349,7 +356,7 @@ def test_a_run_that_ends_by_itself_does_so_without_the_store(
 @LONG  # until that is noticed, minutes of tries are over; that such a store is away: `storage/test_objects.py`
 def test_a_reput_tells_that_its_store_hangs(tmp_path: Path, store: ObjectStore, location: str) -> None:
     log = written(tmp_path / "store", "broker-a", RECORDS)
-    process = reput(log, location, "--batch-bytes", str(1 << 20), program=IMPATIENT)
+    process = reput(log, location, "--batch-bytes", str(1 << 20), constants=IMPATIENT)
     try:
         assert process.stdout is not None
         assert process.stderr is not None

@@ -24,11 +24,11 @@ from store.log.record import decode_record, offset_msg_id
 from tests.support.brokers.telemetry_client import (
     TelemetryClient,
     answered,
-    ask,
     consumer_settings,
     in_background,
     producer_settings,
 )
+from tests.support.rocketmq.requests import ask
 from tests.support.waiting import LIMIT_S
 
 ONE = {"defaultTopicQueueNums": "1", "grpcProxyRelayRequestTimeoutInSeconds": "1"}

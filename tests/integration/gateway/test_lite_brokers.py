@@ -21,7 +21,8 @@ from lakebroker_testing.client import Client
 from lakebroker_testing.gateway import Gateway
 from lakebroker_testing.messages import message, send_request
 from tests.support.brokers.clusters import NAMES, QUEUES, place, three_brokers, wait_until_known
-from tests.support.brokers.telemetry_client import TelemetryClient, ask, consumer_settings
+from tests.support.brokers.telemetry_client import TelemetryClient, consumer_settings
+from tests.support.rocketmq.requests import ask
 from tests.support.waiting import LIMIT_S, wait_until
 
 

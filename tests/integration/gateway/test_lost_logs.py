@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import socket
@@ -10,32 +9,25 @@ from pathlib import Path
 
 from broker_gateway.protocol.codes import RequestCode
 from broker_gateway.protocol.command import Command
-from broker_gateway.transport.remoting.client import RemotingClient
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_testing.client import OPTIONS, Client
 from lakebroker_testing.gateway import Gateway, settings_of
 from lakebroker_testing.prestarted import start
+from tests.support.rocketmq.requests import invoke
 from tests.support.waiting import LIMIT_S
 
 _FULL = ["sh", "-c", 'exec "$@" >/dev/full 2>&1', "sh"]
 
 
 def ask(port: int, code: int, body: bytes = b"", **fields: str) -> int:
-    async def invoke() -> int:
-        client = RemotingClient()
-        try:
-            return (await client.invoke(f"127.0.0.1:{port}", Command(code, fields, body), 10)).code
-        finally:
-            await client.close()
-
-    return asyncio.run(invoke())
+    return invoke(f"127.0.0.1:{port}", Command(code, fields, body)).code
 
 
 def break_the_protocol(port: int) -> None:
     """What a warning is logged of."""
     with socket.create_connection(("127.0.0.1", port)) as peer:
         peer.sendall(b"\xff" * 100)
-        peer.settimeout(10)
+        peer.settimeout(LIMIT_S)
         with contextlib.suppress(ConnectionResetError):
             assert peer.recv(1) == b""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import shutil
@@ -20,7 +19,6 @@ from broker_gateway.protocol.body.route import ClusterInfo
 from broker_gateway.protocol.codes import RequestCode
 from broker_gateway.protocol.command import Command
 from broker_gateway.runtime.errors import HostError
-from broker_gateway.transport.remoting.client import RemotingClient
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_testing.client import Client
 from lakebroker_testing.gateway import Gateway
@@ -30,6 +28,7 @@ from store.log.recovery import IDENTITY_FILE
 from tests.suite.evidence import LONG
 from tests.support.brokers.clusters import Host, routes
 from tests.support.peers.raw_http2 import GOAWAY, RawPeer
+from tests.support.rocketmq.requests import invoke
 from tests.support.waiting import LIMIT_S, wait_until
 
 
@@ -226,15 +225,11 @@ def test_all_brokers_register_with_the_name_server_in_the_first_of_them(with_nam
     names = {each["name"] for each in with_name_server.brokers()}
     address = f"127.0.0.1:{with_name_server.name_server_port}"
 
-    async def known() -> set[str]:
-        client = RemotingClient()
-        try:
-            answer = await client.invoke(address, Command(RequestCode.GET_BROKER_CLUSTER_INFO), 10)
-            return set(ClusterInfo.decode(answer.body).broker_addr_table)
-        finally:
-            await client.close()
+    def known() -> set[str]:
+        answer = invoke(address, Command(RequestCode.GET_BROKER_CLUSTER_INFO))
+        return set(ClusterInfo.decode(answer.body).broker_addr_table)
 
-    wait_until(lambda: asyncio.run(known()) == names)
+    wait_until(lambda: known() == names)
 
 
 def open_files(pid: int) -> set[str]:

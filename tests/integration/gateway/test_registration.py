@@ -37,18 +37,8 @@ from lakebroker_testing.client import Client
 from lakebroker_testing.gateway import Gateway, NameServer
 from tests.support.brokers.clusters import QUICK, routes
 from tests.support.brokers.running import running
+from tests.support.rocketmq.requests import invoke
 from tests.support.waiting import LIMIT_S, until, wait_until
-
-
-def invoke(address: str, request: Command) -> Command:
-    async def ask() -> Command:
-        client = RemotingClient()
-        try:
-            return await client.invoke(address, request, 10)
-        finally:
-            await client.close()
-
-    return asyncio.run(ask())
 
 
 def brokers(name_server: str) -> dict[str, str]:
@@ -573,7 +563,9 @@ def test_a_broker_that_hangs_holds_up_no_route_of_others(tmp_path: Path, name_se
         table = {f"t{number}": TopicConfig(f"t{number}", 8, 8) for number in range(3)}
         body = RegisterBrokerBody(topic_config_table=table).encode(compress=False)
         identity = Identity("DefaultCluster", "hangs", address, address)
-        await client.invoke(name_server.address, requests.register_broker(identity, body, compressed=False))
+        await client.invoke(
+            name_server.address, requests.register_broker(identity, body, compressed=False), LIMIT_S
+        )
         await ended.wait()
         await client.close()
         await server.stop()
@@ -606,7 +598,7 @@ def test_every_topic_is_registered_in_its_period_however_often_one_changes(
         client, changes = RemotingClient(), 0
 
         async def answered(command: Command) -> int:
-            return (await client.invoke(name_server.address, command)).code
+            return (await client.invoke(name_server.address, command, LIMIT_S)).code
 
         async def known() -> bool:
             return await answered(route) == ResponseCode.SUCCESS

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 import socket
 from pathlib import Path
@@ -16,12 +15,12 @@ from broker_gateway.metadata.system_groups import SYSTEM_GROUPS
 from broker_gateway.protocol import java_json
 from broker_gateway.protocol.codes import RequestCode, ResponseCode
 from broker_gateway.protocol.command import Command
-from broker_gateway.transport.remoting.client import RemotingClient
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_testing.client import OPTIONS, Client
 from lakebroker_testing.gateway import Gateway, ProcessError
 from store.log.record import decode_record
 from tests.integration.gateway.test_retention import drain
+from tests.support.rocketmq.requests import invoke
 
 SMALL = {**OPTIONS, "defaultTopicQueueNums": "1", "lakeJournalSnapshotBytes": "65536"}
 TOPIC = {
@@ -38,16 +37,8 @@ def ask(
     gateway: Gateway, code: int, body: bytes = b"", host: str = "127.0.0.1", port: int = 0, **fields: Any
 ) -> Command:
     """The answer to a request."""
-
-    async def invoke() -> Command:
-        client = RemotingClient()
-        try:
-            command = Command(code, {name: str(value) for name, value in fields.items()}, body)
-            return await client.invoke(f"{host}:{port or gateway.remoting_port}", command, 20)
-        finally:
-            await client.close()
-
-    return asyncio.run(invoke())
+    command = Command(code, {name: str(value) for name, value in fields.items()}, body)
+    return invoke(f"{host}:{port or gateway.remoting_port}", command)
 
 
 def bounds(gateway: Gateway, topic: str) -> tuple[int, int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import fcntl
 import os
 import shutil
@@ -24,13 +23,13 @@ from broker_gateway.config.gateway import load_config
 from broker_gateway.protocol.codes import RequestCode
 from broker_gateway.protocol.command import Command
 from broker_gateway.runtime.errors import StartError
-from broker_gateway.transport.remoting.client import RemotingClient
 from lakebroker_testing import prestarted
 from lakebroker_testing.gateway import ROOT, Gateway, NameServer, command
 from lakebroker_testing.logs import written
 from store.log_reader import LogReader
 from structured_streaming.lake import create_tables
 from tests.support.brokers.gateway_words import gateway_words
+from tests.support.rocketmq.requests import invoke
 
 
 def commit_progress(lake: Path, log: LogReader, offset: int) -> None:
@@ -171,16 +170,8 @@ def test_a_start_that_fails_behind_its_registration_is_taken_back(tmp_path: Path
         assert done.returncode == 254
         assert "lakePortFile=" in done.stderr
         assert "unregistered" in done.stderr
-
-        async def listed() -> bytes:
-            client = RemotingClient()
-            try:
-                asked = Command(RequestCode.GET_BROKER_CLUSTER_INFO)
-                return (await client.invoke(name_server.address, asked, 10)).body
-            finally:
-                await client.close()
-
-        assert b"broker-a" not in asyncio.run(listed())
+        listed = invoke(name_server.address, Command(RequestCode.GET_BROKER_CLUSTER_INFO))
+        assert b"broker-a" not in listed.body
         assert name_server.terminate() == 0
     assert_nothing_left(tmp_path)
 

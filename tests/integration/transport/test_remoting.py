@@ -130,7 +130,7 @@ def test_answers_find_their_requests_on_one_connection(run: Run) -> None:
             ]
             for number, kind in enumerate([*SerializeType] * 10):
                 command = Command(ECHO, {"n": str(number)}, b"x" * number * 1000, serialize_type=kind)
-                answer = await client.invoke(server.address, command)
+                answer = await client.invoke(server.address, command, LIMIT_S)
                 assert (answer.code, answer.ext_fields, answer.body) == (0, command.ext_fields, command.body)
                 assert answer.is_response
             await until(lambda: server.running == 20)
@@ -156,15 +156,15 @@ def test_failures_are_answers(run: Run) -> None:
                 ),
                 (REFUSED, (ResponseCode.NO_PERMISSION, "not today")),
             ):
-                answer = await client.invoke(server.address, Command(code))
+                answer = await client.invoke(server.address, Command(code), LIMIT_S)
                 assert (answer.code, answer.remark) == expected
-            answer = await client.invoke(server.address, Command(LARGE, {"size": str(20 << 20)}))
+            answer = await client.invoke(server.address, Command(LARGE, {"size": str(20 << 20)}), LIMIT_S)
             assert answer.code == ResponseCode.SYSTEM_ERROR
             assert answer.remark is not None
             assert "16777216 are allowed" in answer.remark
             with pytest.raises(EncodeError):
-                await client.invoke(server.address, Command(ECHO, body=bytes(17 << 20)))
-            assert (await client.invoke(server.address, Command(ECHO))).code == 0
+                await client.invoke(server.address, Command(ECHO, body=bytes(17 << 20)), LIMIT_S)
+            assert (await client.invoke(server.address, Command(ECHO), LIMIT_S)).code == 0
 
     run(test)
 
@@ -174,7 +174,7 @@ def test_one_way_requests_are_served_and_not_answered(run: Run) -> None:
         async with served() as server, client_of() as client:
             for number in range(300):
                 await client.invoke_one_way(server.address, Command(ECHO, {"n": str(number)}))
-            answer = await client.invoke(server.address, Command(ECHO, {"n": "last"}))
+            answer = await client.invoke(server.address, Command(ECHO, {"n": "last"}), LIMIT_S)
             assert answer.ext_fields == {"n": "last"}
             assert [each.ext_fields["n"] for each in server.requests] == [*map(str, range(300)), "last"]
             assert all(each.is_one_way for each in server.requests[:-1])
@@ -188,7 +188,7 @@ def test_the_server_asks_its_peer(run: Run) -> None:
             processors = Processors()
             processors.register(ECHO, lambda _, request: request.reply(body=request.body + b" again"))
             client = RemotingClient(processors)
-            answer = await client.invoke(server.address, Command(CALLBACK))
+            answer = await client.invoke(server.address, Command(CALLBACK), LIMIT_S)
             assert answer.body == b"back again"
             await client.close()
 
@@ -201,7 +201,7 @@ def test_no_answer_in_time_closes_a_silent_connection(run: Run) -> None:
             with pytest.raises(RequestTimeoutError, match="did not answer request 5 within"):
                 await client.invoke(server.address, Command(NEVER), 0.2)
             await until(lambda: len(server.closed) == 1)
-            assert (await client.invoke(server.address, Command(ECHO))).code == 0
+            assert (await client.invoke(server.address, Command(ECHO), LIMIT_S)).code == 0
 
     run(test)
 
@@ -216,7 +216,7 @@ def test_a_closed_connection_fails_what_waits_and_is_made_anew(run: Run) -> None
             with pytest.raises(SendError, match="not needed any more"):
                 await waiting
             await until(lambda: server.running == 0)  # the server gave the request up
-            assert (await client.invoke(server.address, Command(ECHO))).code == 0
+            assert (await client.invoke(server.address, Command(ECHO), LIMIT_S)).code == 0
             assert len(server.closed) == 1
 
     run(test)
@@ -463,7 +463,7 @@ def test_many_small_ones_are_bounded_too(run: Run) -> None:
                     await until(lambda most=number: len(server.closed) >= most - 32)  # type: ignore[misc]
             assert 48 <= len(server.closed) < 60
             assert len([each for each in logged if each["log_level"] == "warning"]) == 1
-            assert (await client.invoke(server.address, Command(ECHO, body=bytes(1000)))).code == 0
+            assert (await client.invoke(server.address, Command(ECHO, body=bytes(1000)), LIMIT_S)).code == 0
             for writer in writers:
                 writer.close()
 
@@ -483,7 +483,9 @@ def test_what_is_held_is_bounded(run: Run) -> None:
                 writers.append(writer)
                 await asyncio.sleep(0.05)
             await until(lambda: len(server.closed) >= 2)
-            assert (await client.invoke(server.address, Command(ECHO, body=bytes(1 << 20)))).code == 0
+            assert (
+                await client.invoke(server.address, Command(ECHO, body=bytes(1 << 20)), LIMIT_S)
+            ).code == 0
             held = [each.held for each in server.closed]
             assert held == [0] * len(held)
             for writer in writers:
@@ -576,7 +578,7 @@ def test_requests_that_fail_are_told_a_few_times_each_minute(run: Run) -> None:
             with capture_logs() as lines:
                 for _ in range(50):
                     assert (
-                        await client.invoke(server.address, Command(FAILS))
+                        await client.invoke(server.address, Command(FAILS), LIMIT_S)
                     ).code == ResponseCode.SYSTEM_ERROR
             assert len([each for each in lines if each["event"] == "a request failed"]) == 10
 

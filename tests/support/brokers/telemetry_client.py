@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -11,12 +10,9 @@ from typing import Any, Self
 
 import grpc
 
-from broker_gateway.protocol.command import Command
-from broker_gateway.transport.remoting.client import RemotingClient
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
-
-WAIT_S = 30.0
+from tests.support.waiting import LIMIT_S
 
 
 def consumer_settings(group: str, topic: str, kind: pb.ClientType = pb.PUSH_CONSUMER) -> pb.Settings:
@@ -75,14 +71,14 @@ class TelemetryClient:
 
     def __enter__(self) -> Self:
         self._reader.start()
-        assert self._settled.wait(WAIT_S), "no settings came"
+        assert self._settled.wait(LIMIT_S), "no settings came"
         return self
 
     def __exit__(self, *exc: object) -> None:
         self._outgoing.put(None)
         self._call.cancel()
         self._channel.close()
-        self._reader.join(WAIT_S)
+        self._reader.join(LIMIT_S)
 
     def send(self, command: rpc.TelemetryCommand) -> None:
         self._outgoing.put(command)
@@ -91,10 +87,10 @@ class TelemetryClient:
         """Returns when the broker has read what was sent: it answers settings in their turn."""
         self._settled.clear()
         self.send(self._settings)
-        assert self._settled.wait(WAIT_S), "no settings came"
+        assert self._settled.wait(LIMIT_S), "no settings came"
 
     def next_command(self) -> rpc.TelemetryCommand:
-        return self.commands.get(timeout=WAIT_S)
+        return self.commands.get(timeout=LIMIT_S)
 
     def _read(self) -> None:
         with contextlib.suppress(grpc.RpcError):
@@ -115,18 +111,5 @@ def in_background(call: Callable[[], Any]) -> Iterator[Queue[Any]]:
     thread = threading.Thread(target=lambda: found.put(call()))
     thread.start()
     yield found
-    thread.join(WAIT_S)
+    thread.join(LIMIT_S)
     assert not thread.is_alive()
-
-
-def ask(address: str, code: int, **fields: str) -> Command:
-    """The answer to a remoting request."""
-
-    async def invoke() -> Command:
-        client = RemotingClient()
-        try:
-            return await client.invoke(address, Command(code, fields), 2 * WAIT_S)
-        finally:
-            await client.close()
-
-    return asyncio.run(invoke())

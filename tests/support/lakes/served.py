@@ -26,7 +26,7 @@ from structured_streaming.embedded.engine import EmbeddedEngine
 from structured_streaming.flight.failures import Hidden
 from structured_streaming.flight.server import FlightServer, Listen
 from structured_streaming.flight.service import Sizes, serving
-from tests.support.brokers import with_constant
+from tests.support.brokers import with_constants
 from tests.support.lakes.empty import empty_lake
 from tests.support.lakes.union import commit, cuts, manifest
 from tests.support.waiting import wait_until
@@ -39,7 +39,7 @@ ENDLESS = "SELECT i, repeat('x', 100) AS text FROM range(1000000000000) r(i)"
 SLOW = "SELECT sum(a.i * b.i) FROM range(100000000) a(i), range(100000000) b(i)"
 """One row, in days."""
 _HEADER = "adbc.flight.sql.authorization_header"
-_GRACE = "broker_gateway.cli.serve_command", "GRACE_S"
+_GRACE = "broker_gateway.cli.serve_command.GRACE_S"
 
 
 def made_lake(folder: Path) -> Path:
@@ -97,7 +97,7 @@ class ServeProcess:
         self._errors = folder / "serve.txt"
         words = ("serve", "--lake", str(lake), "--listen", "127.0.0.1:0", *arguments)
         environment = {name: value for name, value in os.environ.items() if name != "LAKEBROKER_TOKEN_FILE"}
-        begin = start if grace_s is None else partial(with_constant.start, *_GRACE, grace_s)
+        begin = start if grace_s is None else partial(with_constants.start, {_GRACE: grace_s})
         with self._errors.open("wb") as errors:
             self.process = begin(*words, stdout=subprocess.DEVNULL, stderr=errors, env=environment)
         wait_until(lambda: self.process.poll() is not None or self._uris(), self.said)

@@ -10,8 +10,7 @@ from broker_gateway.protocol import java_json
 from broker_gateway.protocol.codes import RequestCode
 from broker_gateway.protocol.command import Command
 from broker_gateway.transport.remoting.client import RemotingClient
-
-_TIMEOUT_S = 60
+from tests.support.waiting import LIMIT_S
 
 
 def invoke(address: str, command: Command) -> Command:
@@ -20,7 +19,7 @@ def invoke(address: str, command: Command) -> Command:
     async def ask() -> Command:
         client = RemotingClient()
         try:
-            return await client.invoke(address, command, _TIMEOUT_S)
+            return await client.invoke(address, command, LIMIT_S)
         finally:
             await client.close()
 

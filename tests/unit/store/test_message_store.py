@@ -41,12 +41,6 @@ def pending(body: bytes = b"body", topic: str = "t", queue_id: int = 0, sys_flag
 open_store = partial(logs.open_store, segment_size=SEGMENT, flush_interval_ms=60_000)
 
 
-def flush(store: MessageStore) -> None:
-    done = threading.Event()
-    store.wait_flushed(store.max_offset, lambda error: done.set())
-    assert done.wait(LIMIT_S)
-
-
 def scanned_offsets(store: MessageStore) -> list[int]:
     return [offset for part in store.scan_from(store.min_offset) for offset in part.physical_offset.tolist()]
 
@@ -230,7 +224,7 @@ def test_readers_see_only_what_is_flushed(tmp_path: Path) -> None:
     # within a segment: the index of a full one asks for a flush
     store.append([pending(b"x" * 9000) for _ in range(6)])
     assert reader.readable_offset == 0
-    flush(store)
+    store.flush()
     end = store.max_offset
     store.append([pending()])
     assert reader.readable_offset == end
@@ -308,7 +302,7 @@ def test_readers_on_other_threads_follow_over_rolls(tmp_path: Path) -> None:
         reader.start()
     for number in range(300):
         store.append([pending(bytes([number % 256]) * (number * 37 % 5000)) for _ in range(2)])
-    flush(store)
+    store.flush()
     stop.set()
     for reader in readers:
         reader.join()
@@ -324,9 +318,9 @@ def test_a_waiter_that_fails_leaves_the_others_and_the_flushing_alone(
     store = open_store(tmp_path)
     store.append([pending()])
     store.wait_flushed(store.max_offset, lambda error: [][0])
-    flush(store)
+    store.flush()
     store.append([pending()])
-    flush(store)
+    store.flush()
     assert store.flushed_offset == store.max_offset
     store.close()
     assert not (tmp_path / "abort").exists()
@@ -366,7 +360,7 @@ def test_the_next_segment_is_made_ahead_and_removed_when_not_used(tmp_path: Path
 def test_the_checkpoint_is_kept_for_a_real_broker(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     last = store.append([pending()])[0]
-    flush(store)
+    store.flush()
     store.close()
     times = struct.unpack(">5q", (tmp_path / "checkpoint").read_bytes()[:40])
     assert times == (last.store_timestamp, 0, 0, last.size, last.size)
@@ -384,7 +378,7 @@ def test_few_pages_wait_for_the_thorough_flush(tmp_path: Path) -> None:
     store.append([pending()])
     time.sleep(0.2)
     assert store.flushed_offset == before
-    flush(store)  # who waits is not kept waiting
+    store.flush()  # who waits is not kept waiting
     assert store.flushed_offset == store.max_offset
     store.close()
     store = open_store(tmp_path, flush_interval_ms=10, flush_least_pages=4, flush_thorough_ms=200)
