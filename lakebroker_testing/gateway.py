@@ -118,6 +118,10 @@ class Gateway:
         return f"127.0.0.1:{self.grpc_port}"
 
     @property
+    def remoting_address(self) -> str:
+        return f"127.0.0.1:{self.remoting_port}"
+
+    @property
     def store(self) -> Path:
         return self.folder / "store"
 

@@ -28,19 +28,20 @@ from structured_streaming.flight.server import CONNECTIONS
 from structured_streaming.flight.service import Sizes
 from tests.support.lakes.copies import copy_folder
 from tests.support.lakes.served import (
+    AUTHORIZED,
     ENDLESS,
+    METHOD,
     SLOW,
     TOKEN,
     Client,
     Served,
     described,
     packed,
+    rows_of,
     serve,
 )
 from tests.support.waiting import LIMIT_S, wait_until
 
-METHOD = "/arrow.flight.protocol.FlightService/"
-AUTHORIZED = (("authorization", f"Bearer {TOKEN}"),)
 ONE = sql.CommandStatementQuery(query="SELECT 1 AS one")
 Refused = (pa.ArrowException, flight.FlightError)
 
@@ -324,12 +325,6 @@ def test_a_client_that_takes_no_rows_loses_its_place(engine: EmbeddedEngine) -> 
         goes_on_in_time(client)
         with pytest.raises(grpc.RpcError):
             list(rows)
-
-
-def rows_of(channel: grpc.Channel, ticket: bytes, timeout: float | None = 60) -> Any:
-    """By gRPC itself: pyarrow takes an answer that says cancelled for ctrl-C in the main thread."""
-    call = channel.unary_stream(METHOD + "DoGet", wire.Ticket.SerializeToString)
-    return call(wire.Ticket(ticket=ticket), metadata=AUTHORIZED, timeout=timeout)
 
 
 def test_so_many_statements_run_at_a_time_and_others_are_told(engine: EmbeddedEngine) -> None:

@@ -21,8 +21,16 @@ from lakebroker_testing.logs import written
 from structured_streaming.embedded.engine import EmbeddedEngine
 from structured_streaming.flight.server import FlightServer, Listen
 from structured_streaming.flight.service import Sizes, serving
-from tests.integration.flight.test_calls import rows_of
-from tests.support.lakes.served import ENDLESS, MESSAGES, TOKEN, Client, Served, ServeProcess, peak_bytes
+from tests.support.lakes.served import (
+    ENDLESS,
+    MESSAGES,
+    TOKEN,
+    Client,
+    Served,
+    ServeProcess,
+    peak_bytes,
+    rows_of,
+)
 from tests.support.waiting import wait_until
 
 HEADER = "adbc.flight.sql.authorization_header"

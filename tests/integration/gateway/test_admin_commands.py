@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import Result
 from typer.testing import CliRunner
 
 from broker_gateway.cli.main import app
@@ -16,6 +15,7 @@ from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_testing.client import OPTIONS, Client
 from lakebroker_testing.gateway import Gateway
 from tests.integration.gateway.test_public_admin import Consumer, answering
+from tests.support.brokers.commands import answer, run, said
 from tests.support.waiting import wait_until
 
 NEW_OPTIONS = {
@@ -30,23 +30,6 @@ NEW_OPTIONS = {
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     with Gateway(tmp_path_factory.mktemp("gateway"), patient=True, **NEW_OPTIONS) as gateway:
         yield gateway
-
-
-def run(gateway: Gateway, *arguments: str, status: int = 0) -> Result:
-    done = CliRunner().invoke(app, [*arguments, "--gateway", gateway.address])
-    assert done.exit_code == status, done.output
-    return done
-
-
-def answer(gateway: Gateway, *arguments: str) -> Any:
-    return json.loads(run(gateway, *arguments, "--json").stdout)
-
-
-def said(gateway: Gateway, *arguments: str, status: int = 1) -> str:
-    done = run(gateway, *arguments, status=status)
-    assert done.stdout == ""
-    assert done.stderr.startswith("lakebroker: ")
-    return done.stderr
 
 
 def test_a_topic_is_made_shown_changed_and_deleted(gateway: Gateway, name: str) -> None:

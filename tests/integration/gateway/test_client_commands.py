@@ -50,7 +50,7 @@ def consumer(gateway: Gateway) -> Iterator[TelemetryClient]:
 
 def asked(gateway: Gateway, code: int, client_id: str = CONSUMER, **fields: str) -> Command:
     named = {"consumerGroup": GROUP, "clientId": client_id, **fields}
-    return ask(f"127.0.0.1:{gateway.remoting_port}", code, **named)
+    return ask(gateway.remoting_address, code, **named)
 
 
 def sent(gateway: Gateway, body: bytes) -> tuple[str, str]:

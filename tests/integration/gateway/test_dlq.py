@@ -9,15 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import Result
-from typer.testing import CliRunner
 
-from broker_gateway.cli.main import app
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_testing.client import OPTIONS, Client
 from lakebroker_testing.gateway import Gateway
 from lakebroker_testing.messages import message, send_request
 from lakebroker_testing.prestarted import start
+from tests.support.brokers.commands import run
 from tests.support.waiting import wait_until
 
 LETTERS = 70
@@ -28,12 +26,6 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     options = {**OPTIONS, "defaultTopicQueueNums": "2"}
     with Gateway(tmp_path_factory.mktemp("gateway"), **options) as gateway:
         yield gateway
-
-
-def run(gateway: Gateway, *arguments: str, status: int = 0) -> Result:
-    done = CliRunner().invoke(app, [*arguments, "--gateway", gateway.address])
-    assert done.exit_code == status, done.output
-    return done
 
 
 def rows(gateway: Gateway, *arguments: str) -> list[dict[str, Any]]:

@@ -17,7 +17,7 @@ from store.log.record import decode_record
 from store.log_source import FolderLog, LogSource
 from structured_streaming.source.access import Access
 from structured_streaming.source.logs import open_log
-from tests.integration.gateway.test_remoting import ask, pull
+from tests.support.rocketmq.requests import ask, pull
 
 COUNT = 8
 
@@ -76,7 +76,7 @@ def test_nobody_gets_it_over_any_protocol(gateway: Gateway, client: Client) -> N
             position += record.size
     assert pulled == LEFT
     found = ask(
-        gateway,
+        gateway.remoting_address,
         RequestCode.QUERY_MESSAGE,
         topic="t",
         key="gone",
@@ -86,7 +86,10 @@ def test_nobody_gets_it_over_any_protocol(gateway: Gateway, client: Client) -> N
     )
     assert found.code == ResponseCode.QUERY_NOT_FOUND
     offset = answer.records[0].physical_offset
-    assert ask(gateway, RequestCode.VIEW_MESSAGE_BY_ID, offset=offset).code == ResponseCode.SYSTEM_ERROR
+    assert (
+        ask(gateway.remoting_address, RequestCode.VIEW_MESSAGE_BY_ID, offset=offset).code
+        == ResponseCode.SYSTEM_ERROR
+    )
 
 
 def test_it_is_on_disk_and_told_when_it_is_answered(gateway: Gateway, client: Client) -> None:

@@ -14,8 +14,8 @@ from broker_gateway.protocol.codes import RequestCode, ResponseCode
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_testing.client import OPTIONS, Client
 from lakebroker_testing.gateway import ROOT, Gateway, ProcessError
-from tests.integration.gateway.test_remoting import ask
 from tests.support.packages.installed import found_by_processes, install
+from tests.support.rocketmq.requests import ask
 from tests.support.waiting import wait_until
 
 _MORE = '''
@@ -161,16 +161,18 @@ def test_remoting_requests_are_seen_and_refused_too(tmp_path: Path, site: Path, 
             (RequestCode.HEART_BEAT, {"x-word": "at once"}),
         ):
             for port in (gateway.remoting_port, gateway.remoting_port - 2):
-                refused = ask(gateway, code, port=port, **fields)
+                refused = ask(gateway.remoting_address, code, port=port, **fields)
                 assert (refused.code, refused.remark) == (ResponseCode.NO_PERMISSION, "say the word")
         assert not seen.exists(), "nothing was called"
-        assert ask(gateway, RequestCode.GET_TOPIC_CONFIG, **word, topic="t").code == (
+        assert ask(gateway.remoting_address, RequestCode.GET_TOPIC_CONFIG, **word, topic="t").code == (
             ResponseCode.TOPIC_NOT_EXIST
         )
-        assert ask(gateway, RequestCode.UPDATE_AND_CREATE_TOPIC, **put, **word).code == 0
-        assert ask(gateway, RequestCode.GET_TOPIC_CONFIG, **word, topic="t").code == 0
+        assert ask(gateway.remoting_address, RequestCode.UPDATE_AND_CREATE_TOPIC, **put, **word).code == 0
+        assert ask(gateway.remoting_address, RequestCode.GET_TOPIC_CONFIG, **word, topic="t").code == 0
         unwanted = {**put, "perm": 9}
-        assert ask(gateway, RequestCode.UPDATE_AND_CREATE_TOPIC, **unwanted, **word).code != 0
+        assert (
+            ask(gateway.remoting_address, RequestCode.UPDATE_AND_CREATE_TOPIC, **unwanted, **word).code != 0
+        )
         wait_until(lambda: seen.exists() and len(seen.read_text().splitlines()) == 4)
         assert [json.loads(line) for line in seen.read_text().splitlines()] == [
             ["/remoting/GET_TOPIC_CONFIG", "Command", [], "RequestError"],

@@ -20,8 +20,8 @@ from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_testing.client import OPTIONS, Client
 from lakebroker_testing.gateway import Gateway
 from lakebroker_testing.prestarted import run
-from tests.integration.gateway.test_remoting import ask
 from tests.support.brokers.scraped import metric
+from tests.support.rocketmq.requests import ask
 from tests.support.waiting import LIMIT_S, wait_until
 
 
@@ -68,19 +68,21 @@ def test_remoting_requests_count_with_calls_of_their_kind(tmp_path: Path) -> Non
         waiting.start()
         wait_until(lambda: metric(gateway.metrics_port, "lakebroker_calls_under_way", kind="pull") == 1)
         pull = {"topic": "t", "queueId": 0, "queueOffset": 0, "maxMsgNums": 1}
-        busy = ask(gateway, RequestCode.PULL_MESSAGE, **pull)
+        busy = ask(gateway.remoting_address, RequestCode.PULL_MESSAGE, **pull)
         assert busy.code == ResponseCode.SYSTEM_BUSY
         assert "start flow control for a while" in (busy.remark or "")
         assert "pullThreadPoolQueueCapacity=1" in (busy.remark or "")
         assert metric(gateway.metrics_port, "lakebroker_calls_refused", kind="pull") == 1
-        assert ask(gateway, RequestCode.GET_BROKER_RUNTIME_INFO).code == 0, "another kind"
+        assert ask(gateway.remoting_address, RequestCode.GET_BROKER_RUNTIME_INFO).code == 0, "another kind"
         client.send("empty", b"x")
         waiting.join(LIMIT_S)
-        assert ask(gateway, RequestCode.PULL_MESSAGE, **pull).code != ResponseCode.SYSTEM_BUSY
+        assert (
+            ask(gateway.remoting_address, RequestCode.PULL_MESSAGE, **pull).code != ResponseCode.SYSTEM_BUSY
+        )
         codes = together(gateway, [Command(RequestCode.GET_ALL_TOPIC_CONFIG)] * 20)
         assert set(codes) == {0, ResponseCode.SYSTEM_BUSY}
         assert metric(gateway.metrics_port, "lakebroker_calls_under_way", kind="admin broker") == 0
-        assert ask(gateway, RequestCode.GET_ALL_TOPIC_CONFIG).code == 0
+        assert ask(gateway.remoting_address, RequestCode.GET_ALL_TOPIC_CONFIG).code == 0
 
 
 def together(gateway: Gateway, commands: list[Command]) -> list[int]:

@@ -9,6 +9,7 @@ from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_testing.client import OPTIONS, Client
 from lakebroker_testing.gateway import Gateway
+from tests.support.brokers.retaining import first_segment
 from tests.support.lakes.maintained import reput
 from tests.support.waiting import wait_until
 
@@ -52,10 +53,6 @@ def receive_all(client: Client, count: int, settle: bool = True) -> list[pb.Mess
 
 def numbers(messages: list[pb.Message]) -> list[int]:
     return sorted(int(each.body.split(b"|")[0]) for each in messages)
-
-
-def first_segment(gateway: Gateway) -> int:
-    return min(int(path.name) for path in (gateway.store / "commitlog").iterdir())
 
 
 def test_a_group_goes_back_to_the_beginning_of_the_lake(tmp_path: Path) -> None:

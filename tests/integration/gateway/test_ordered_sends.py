@@ -15,8 +15,6 @@ from broker_gateway.messaging.placed_brokers import FILE
 from broker_gateway.protocol.codes import RequestCode
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_testing.client import Client
-from tests.integration.gateway.test_registration import create
-from tests.integration.gateway.test_remoting import ask
 from tests.support.brokers.clusters import (
     NAMES,
     QUEUES,
@@ -25,6 +23,8 @@ from tests.support.brokers.clusters import (
     three_brokers,
     wait_until_known,
 )
+from tests.support.brokers.commands import create
+from tests.support.rocketmq.requests import ask
 from tests.support.waiting import wait_until
 
 
@@ -130,7 +130,7 @@ def test_with_its_broker_away_a_group_waits_for_it(cluster: Cluster) -> None:
     wait_until(lambda: cluster.send("a", group, "1").status.code == pb.OK)
     cluster.connect("b")
     assert [each.body for each in cluster.stored("b")] == [b"0", b"1"]
-    ask(b, RequestCode.UPDATE_BROKER_CONFIG, b"brokerPermission=4")
+    ask(b.remoting_address, RequestCode.UPDATE_BROKER_CONFIG, b"brokerPermission=4")
     wait_until(lambda: cluster.send("a", group, "2").status.code == pb.OK)
     elsewhere = [each.body for name in ("a", "c") for each in cluster.stored(name)]
     assert elsewhere == [b"2"], "a broker that runs and must not be written to is not waited for"

@@ -16,9 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from broker_gateway.cli.main import app
 from broker_gateway.cluster import requests
 from broker_gateway.cluster.requests import Identity
 from broker_gateway.config.registration import RegistrationOptions
@@ -36,6 +34,7 @@ from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_testing.client import Client
 from lakebroker_testing.gateway import Gateway, NameServer
 from tests.support.brokers.clusters import QUICK, routes
+from tests.support.brokers.commands import create, lakebroker
 from tests.support.brokers.running import running
 from tests.support.rocketmq.requests import invoke
 from tests.support.waiting import LIMIT_S, until, wait_until
@@ -55,17 +54,6 @@ def version_at(name_server: str, gateway: Gateway) -> DataVersion | None:
         name_server, Command(RequestCode.QUERY_DATA_VERSION, fields, DataVersion(counter=-1).encode())
     )
     return DataVersion.decode(answer.body) if answer.body else None
-
-
-def lakebroker(*arguments: str) -> str:
-    """What a command prints, run in this process."""
-    done = CliRunner().invoke(app, arguments)
-    assert done.exit_code == 0, done.output
-    return done.stdout
-
-
-def create(gateway: Gateway, topic: str, queues: int = 2, *more: str) -> None:
-    lakebroker("topic", "create", topic, "--queues", str(queues), "--gateway", gateway.address, *more)
 
 
 @pytest.fixture

@@ -14,13 +14,12 @@ from broker_gateway.config.broker_options import default_ip
 from broker_gateway.metadata.system_groups import SYSTEM_GROUPS
 from broker_gateway.protocol import java_json
 from broker_gateway.protocol.codes import RequestCode, ResponseCode
-from broker_gateway.protocol.command import Command
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_testing.client import OPTIONS, Client
 from lakebroker_testing.gateway import Gateway, ProcessError
 from store.log.record import decode_record
-from tests.integration.gateway.test_retention import drain
-from tests.support.rocketmq.requests import invoke
+from tests.support.brokers.retaining import drain
+from tests.support.rocketmq.requests import ask, pull
 
 SMALL = {**OPTIONS, "defaultTopicQueueNums": "1", "lakeJournalSnapshotBytes": "65536"}
 TOPIC = {
@@ -33,30 +32,21 @@ TOPIC = {
 }
 
 
-def ask(
-    gateway: Gateway, code: int, body: bytes = b"", host: str = "127.0.0.1", port: int = 0, **fields: Any
-) -> Command:
-    """The answer to a request."""
-    command = Command(code, {name: str(value) for name, value in fields.items()}, body)
-    return invoke(f"{host}:{port or gateway.remoting_port}", command)
-
-
 def bounds(gateway: Gateway, topic: str) -> tuple[int, int]:
     """First offset and end of queue 0."""
     codes = (RequestCode.GET_MIN_OFFSET, RequestCode.GET_MAX_OFFSET)
-    found = [int(ask(gateway, code, topic=topic, queueId=0).ext_fields["offset"]) for code in codes]
+    found = [
+        int(ask(gateway.remoting_address, code, topic=topic, queueId=0).ext_fields["offset"])
+        for code in codes
+    ]
     return found[0], found[1]
-
-
-def pull(gateway: Gateway, topic: str, offset: int) -> Command:
-    return ask(gateway, RequestCode.PULL_MESSAGE, topic=topic, queueId=0, queueOffset=offset, maxMsgNums=32)
 
 
 def test_both_ports_serve_and_records_carry_the_one(gateway: Gateway, client: Client, name: str) -> None:
     client.send(name, b"x")
     for port in (gateway.remoting_port, gateway.remoting_port - 2):
-        assert ask(gateway, RequestCode.GET_TOPIC_STATS_INFO, port=port, topic=name).code == 0
-    info = java_json.loads(ask(gateway, RequestCode.GET_BROKER_RUNTIME_INFO).body)["table"]
+        assert ask(f"127.0.0.1:{port}", RequestCode.GET_TOPIC_STATS_INFO, topic=name).code == 0
+    info = java_json.loads(ask(gateway.remoting_address, RequestCode.GET_BROKER_RUNTIME_INFO).body)["table"]
     assert int(info["msgPutTotalTodayNow"]) >= 1
     assert [float(each) >= 0 for each in info["getTotalTps"].split(" ")] == [True] * 3
     assert info["putMessageDistributeTime"] == "null" or info["putMessageDistributeTime"].startswith(
@@ -67,12 +57,17 @@ def test_both_ports_serve_and_records_carry_the_one(gateway: Gateway, client: Cl
         for queue in range(8)
         if (
             answer := ask(
-                gateway, RequestCode.PULL_MESSAGE, topic=name, queueId=queue, queueOffset=0, maxMsgNums=1
+                gateway.remoting_address,
+                RequestCode.PULL_MESSAGE,
+                topic=name,
+                queueId=queue,
+                queueOffset=0,
+                maxMsgNums=1,
             )
         ).body
     ]
     assert [(bytes(each.body), each.store_host.port) for each in found] == [(b"x", gateway.remoting_port)]
-    config = ask(gateway, RequestCode.GET_BROKER_CONFIG).body.decode()
+    config = ask(gateway.remoting_address, RequestCode.GET_BROKER_CONFIG).body.decode()
     assert f"\nlistenPort={gateway.remoting_port}\n" in config
 
 
@@ -114,19 +109,34 @@ def test_administration_is_taken_from_this_machine_only(tmp_path: Path) -> None:
             RequestCode.GET_ALL_PRODUCER_INFO,
             RequestCode.GET_BROKER_HA_STATUS,
         ):
-            answer = ask(gateway, code, host=outside, topic="t", **TOPIC)
+            answer = ask(f"{outside}:{gateway.remoting_port}", code, topic="t", **TOPIC)
             assert answer.code == ResponseCode.NO_PERMISSION
             assert answer.remark is not None
             assert "lakeRemoteAdmin=true" in answer.remark
             assert code.name in answer.remark
-        assert ask(gateway, RequestCode.GET_MAX_OFFSET, host=outside, topic="t", queueId=0).code == 0
-        told = ask(gateway, RequestCode.GET_BROKER_CONFIG, host=outside).body.decode().splitlines()
+        assert (
+            ask(f"{outside}:{gateway.remoting_port}", RequestCode.GET_MAX_OFFSET, topic="t", queueId=0).code
+            == 0
+        )
+        told = (
+            ask(f"{outside}:{gateway.remoting_port}", RequestCode.GET_BROKER_CONFIG)
+            .body.decode()
+            .splitlines()
+        )
         assert [line.partition("=")[0] for line in told] == list(PUBLIC)
         assert {f"listenPort={gateway.remoting_port}", f"grpcServerPort={gateway.grpc_port}"} <= set(told)
-        assert ask(gateway, RequestCode.UPDATE_AND_CREATE_TOPIC, topic="t", **TOPIC).code == 0
+        assert (
+            ask(gateway.remoting_address, RequestCode.UPDATE_AND_CREATE_TOPIC, topic="t", **TOPIC).code == 0
+        )
     with Gateway(tmp_path, bindAddress="0.0.0.0", lakeRemoteAdmin="true") as gateway:
-        assert ask(gateway, RequestCode.GET_TOPIC_STATS_INFO, host=outside, topic="t").code == 0
-        told = ask(gateway, RequestCode.GET_BROKER_CONFIG, host=outside).body.decode().splitlines()
+        assert (
+            ask(f"{outside}:{gateway.remoting_port}", RequestCode.GET_TOPIC_STATS_INFO, topic="t").code == 0
+        )
+        told = (
+            ask(f"{outside}:{gateway.remoting_port}", RequestCode.GET_BROKER_CONFIG)
+            .body.decode()
+            .splitlines()
+        )
         assert f"storePathRootDir={tmp_path / 'store'}" in told
 
 
@@ -139,12 +149,12 @@ def test_a_reset_drops_what_is_in_flight_and_survives_sigkill(tmp_path: Path) ->
         assert client.receive("t", "g")[1] == []
         for fields in ({"offset": 5, "queueId": 0}, {"queueId": -1}):
             answer = ask(
-                gateway, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
+                gateway.remoting_address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
                 topic="t", group="g", timestamp=0 if fields["queueId"] < 0 else -1, isForce="true", **fields,
             )  # fmt: skip
             assert answer.code == 0, answer.remark
         answer = ask(
-            gateway, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
+            gateway.remoting_address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
             topic="t", group="g", timestamp=0, isForce="true", offset=15, queueId=0,
         )  # fmt: skip
         assert java_json.loads(re.sub(rb"\{\{.*?\}:", b'{"queue":', answer.body)) == {
@@ -158,7 +168,10 @@ def test_a_reset_drops_what_is_in_flight_and_survives_sigkill(tmp_path: Path) ->
         assert [m.body for m in again] == [str(n).encode() for n in range(15, 20)]
         assert client.receive("t", "g")[1] == []
         told = {"topic": "t", "consumerGroup": "g", "queueId": 0}
-        assert ask(gateway, RequestCode.QUERY_CONSUMER_OFFSET, **told).ext_fields["offset"] == "15"
+        assert (
+            ask(gateway.remoting_address, RequestCode.QUERY_CONSUMER_OFFSET, **told).ext_fields["offset"]
+            == "15"
+        )
         client.channel.close()
 
 
@@ -170,11 +183,19 @@ def test_a_committed_offset_moves_nothing_else(tmp_path: Path) -> None:
         flying = client.receive("t", "g", batch=5, invisible_ms=60_000)[1]
         told = {"topic": "t", "consumerGroup": "g", "queueId": 0}
         for offset in (2, 17, 15):
-            assert ask(gateway, RequestCode.UPDATE_CONSUMER_OFFSET, commitOffset=offset, **told).code == 0
+            assert (
+                ask(
+                    gateway.remoting_address, RequestCode.UPDATE_CONSUMER_OFFSET, commitOffset=offset, **told
+                ).code
+                == 0
+            )
         gateway.kill()
         gateway.start()
         client = Client(gateway.address)
-        assert ask(gateway, RequestCode.QUERY_CONSUMER_OFFSET, **told).ext_fields["offset"] == "15"
+        assert (
+            ask(gateway.remoting_address, RequestCode.QUERY_CONSUMER_OFFSET, **told).ext_fields["offset"]
+            == "15"
+        )
         assert client.ack("t", "g", *flying).status.code == pb.OK
         again = client.receive("t", "g", invisible_ms=60_000)[1]
         assert [m.body for m in again] == [str(n).encode() for n in range(15, 20)]
@@ -187,14 +208,25 @@ def test_a_deleted_topic_stays_deleted_and_goes_on_higher_when_made_again(tmp_pa
         client = Client(gateway.address)
         client.send("t", *[b"old"] * 10)
         client.receive("t", "g", batch=4)
-        assert ask(gateway, RequestCode.DELETE_TOPIC_IN_BROKER, topic="t").code == 0
-        assert ask(gateway, RequestCode.GET_TOPIC_STATS_INFO, topic="t").code == ResponseCode.TOPIC_NOT_EXIST
+        assert ask(gateway.remoting_address, RequestCode.DELETE_TOPIC_IN_BROKER, topic="t").code == 0
+        assert (
+            ask(gateway.remoting_address, RequestCode.GET_TOPIC_STATS_INFO, topic="t").code
+            == ResponseCode.TOPIC_NOT_EXIST
+        )
         gateway.kill()
         gateway.start()
-        assert ask(gateway, RequestCode.GET_TOPIC_CONFIG, topic="t").code == ResponseCode.TOPIC_NOT_EXIST
+        assert (
+            ask(gateway.remoting_address, RequestCode.GET_TOPIC_CONFIG, topic="t").code
+            == ResponseCode.TOPIC_NOT_EXIST
+        )
         told = {"topic": "t", "consumerGroup": "g", "queueId": 0}
-        assert ask(gateway, RequestCode.QUERY_CONSUMER_OFFSET, **told).code == ResponseCode.QUERY_NOT_FOUND
-        assert ask(gateway, RequestCode.UPDATE_AND_CREATE_TOPIC, topic="t", **TOPIC).code == 0
+        assert (
+            ask(gateway.remoting_address, RequestCode.QUERY_CONSUMER_OFFSET, **told).code
+            == ResponseCode.QUERY_NOT_FOUND
+        )
+        assert (
+            ask(gateway.remoting_address, RequestCode.UPDATE_AND_CREATE_TOPIC, topic="t", **TOPIC).code == 0
+        )
         assert bounds(gateway, "t") == (10, 10)
         client = Client(gateway.address)
         client.send("t", b"new")
@@ -219,18 +251,28 @@ def test_a_deleted_group_begins_anew_if_its_offsets_went_too(tmp_path: Path) -> 
             assert len(found) == 2
             assert client.ack("t", group, *found).status.code == pb.OK
         for group, clean in (("kept", "false"), ("cleaned", "true")):
-            answer = ask(gateway, RequestCode.DELETE_SUBSCRIPTIONGROUP, groupName=group, cleanOffset=clean)
+            answer = ask(
+                gateway.remoting_address,
+                RequestCode.DELETE_SUBSCRIPTIONGROUP,
+                groupName=group,
+                cleanOffset=clean,
+            )
             assert answer.code == 0
         gateway.kill()
         gateway.start()
         client = Client(gateway.address)
         for group, offset in (("kept", "2"), ("cleaned", None)):
-            answer = ask(gateway, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, group=group)
+            answer = ask(gateway.remoting_address, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, group=group)
             assert answer.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
             where = {"topic": "t", "consumerGroup": group, "queueId": 0}
-            told = ask(gateway, RequestCode.QUERY_CONSUMER_OFFSET, **where, setZeroIfNotFound="false")
+            told = ask(
+                gateway.remoting_address,
+                RequestCode.QUERY_CONSUMER_OFFSET,
+                **where,
+                setZeroIfNotFound="false",
+            )
             assert told.ext_fields.get("offset") == offset
-            told = ask(gateway, RequestCode.QUERY_CONSUMER_OFFSET, **where)
+            told = ask(gateway.remoting_address, RequestCode.QUERY_CONSUMER_OFFSET, **where)
             assert told.ext_fields["offset"] == (offset or "0"), "where it begins"
         assert len(drain(client, "t", "cleaned")) == 2
         assert drain(client, "t", "kept") == []
@@ -241,19 +283,28 @@ def test_a_broker_without_groups_shows_the_systems(tmp_path: Path) -> None:
     """An empty table would be an error to the dashboard. They are nobody's: no topic, no deletion, no journal."""
     with Gateway(tmp_path, **SMALL) as gateway:
         for _ in range(2):
-            answer = ask(gateway, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+            answer = ask(gateway.remoting_address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
             groups = java_json.loads(answer.body)["subscriptionGroupTable"]
             assert set(groups) == set(SYSTEM_GROUPS)
             assert answer.ext_fields["totalGroupNum"] == "8"
-            one = ask(gateway, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, group="TOOLS_CONSUMER")
+            one = ask(
+                gateway.remoting_address, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, group="TOOLS_CONSUMER"
+            )
             assert java_json.loads(one.body) == groups["TOOLS_CONSUMER"]
             assert groups["TOOLS_CONSUMER"]["retryMaxTimes"] == 16
-            stats = java_json.loads(ask(gateway, RequestCode.GET_BROKER_CONSUME_STATS, isOrder="false").body)
+            stats = java_json.loads(
+                ask(gateway.remoting_address, RequestCode.GET_BROKER_CONSUME_STATS, isOrder="false").body
+            )
             assert {name for each in stats["consumeStatsList"] for name in each} == set(SYSTEM_GROUPS)
-            topics = java_json.loads(ask(gateway, RequestCode.GET_ALL_TOPIC_CONFIG).body)["topicConfigTable"]
+            topics = java_json.loads(ask(gateway.remoting_address, RequestCode.GET_ALL_TOPIC_CONFIG).body)[
+                "topicConfigTable"
+            ]
             assert not [each for each in topics if each.startswith("%RETRY%")]
             answer = ask(
-                gateway, RequestCode.DELETE_SUBSCRIPTIONGROUP, groupName="TOOLS_CONSUMER", cleanOffset="true"
+                gateway.remoting_address,
+                RequestCode.DELETE_SUBSCRIPTIONGROUP,
+                groupName="TOOLS_CONSUMER",
+                cleanOffset="true",
             )
             assert answer.code == ResponseCode.INVALID_PARAMETER
             client = Client(gateway.address)
@@ -268,16 +319,25 @@ def test_what_the_original_keeps_is_kept(tmp_path: Path) -> None:
     with Gateway(tmp_path, **SMALL) as gateway:
         given = {**TOPIC, "topic": "t", "order": "true", "attributes": "+message.type=UNSPECIFIED"}
         for perm in (0, 1, 7):
-            assert ask(gateway, RequestCode.UPDATE_AND_CREATE_TOPIC, **{**given, "perm": perm}).code == 0
+            assert (
+                ask(
+                    gateway.remoting_address, RequestCode.UPDATE_AND_CREATE_TOPIC, **{**given, "perm": perm}
+                ).code
+                == 0
+            )
         for name, retries in (("never", -1), ("often", 5000)):
             body = java_json.dumps({"groupName": name, "retryMaxTimes": retries})
-            assert ask(gateway, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body).code == 0
+            assert (
+                ask(gateway.remoting_address, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body).code == 0
+            )
         for _ in range(2):
-            found = java_json.loads(ask(gateway, RequestCode.GET_TOPIC_CONFIG, topic="t").body)
+            found = java_json.loads(
+                ask(gateway.remoting_address, RequestCode.GET_TOPIC_CONFIG, topic="t").body
+            )
             assert (found["order"], found["perm"]) == (True, 7)
             assert found["attributes"] == {"message.type": "UNSPECIFIED"}
             for name, retries in (("never", -1), ("often", 5000)):
-                answer = ask(gateway, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, group=name)
+                answer = ask(gateway.remoting_address, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, group=name)
                 assert java_json.loads(answer.body)["retryMaxTimes"] == retries
             client = Client(gateway.address)
             assert client.send("t", b"x").status.code == pb.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE
@@ -307,7 +367,7 @@ def test_every_field_is_kept_and_shown_and_survives_sigkill(tmp_path: Path) -> N
         ):  # fmt: skip
             changes = {f"+{attribute}": value for attribute, value in attributes.items()}
             body = java_json.dumps({name: [{**each, "attributes": changes}]})
-            assert ask(gateway, code, body).code == 0
+            assert ask(gateway.remoting_address, code, body).code == 0
         for refused, why in (
             ({**EVERY_FIELD, "brokerId": "x"}, "brokerId of group every is 'x'"),
             ({**EVERY_FIELD, "attributes": {"+x": "1"}}, "attribute 'x' is unsupported"),
@@ -315,36 +375,47 @@ def test_every_field_is_kept_and_shown_and_survives_sigkill(tmp_path: Path) -> N
             ({**EVERY_FIELD, "groupRetryPolicy": {"type": "EXPONENTIAL", "exponentialRetryPolicy": {"multiplier": "NaN"}}}, "multiplier of exponentialRetryPolicy is 'NaN'"),
             ({**EVERY_FIELD, "ofANewerBroker": "x" * 20_000}, "16384 are allowed"),
         ):  # fmt: skip
-            answer = ask(gateway, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, java_json.dumps(refused))
+            answer = ask(
+                gateway.remoting_address,
+                RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+                java_json.dumps(refused),
+            )
             assert answer.code == ResponseCode.INVALID_PARAMETER
             assert why in (answer.remark or "")
         nan = java_json.dumps(EVERY_FIELD).replace(b'"max":9', b'"max":NaN')
-        answer = ask(gateway, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, nan)
+        answer = ask(gateway.remoting_address, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, nan)
         assert answer.code == ResponseCode.SYSTEM_ERROR
         assert "NaN is no JSON number" in (answer.remark or "")
         for killed in (False, True):
             if killed:
                 gateway.kill()
                 gateway.start()
-            answer = ask(gateway, RequestCode.GET_TOPIC_CONFIG, topic="t")
+            answer = ask(gateway.remoting_address, RequestCode.GET_TOPIC_CONFIG, topic="t")
             assert java_json.loads(answer.body) == {**topic, "attributes": kinds}
-            table = java_json.loads(ask(gateway, RequestCode.GET_ALL_TOPIC_CONFIG).body)["topicConfigTable"]
+            table = java_json.loads(ask(gateway.remoting_address, RequestCode.GET_ALL_TOPIC_CONFIG).body)[
+                "topicConfigTable"
+            ]
             assert table["t"] == {**topic, "attributes": kinds}
-            answer = ask(gateway, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, group="every")
+            answer = ask(gateway.remoting_address, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, group="every")
             group = {**EVERY_FIELD, "attributes": {"priority.factor": "9"}}
             assert java_json.loads(answer.body) == group
-            answer = ask(gateway, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+            answer = ask(gateway.remoting_address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
             assert java_json.loads(answer.body)["subscriptionGroupTable"]["every"] == group
 
 
 def test_mixed_topics_are_made_where_the_option_allows_it(tmp_path: Path) -> None:
     mixed = {**TOPIC, "topic": "t", "attributes": "+message.type=MIXED"}
     with Gateway(tmp_path, **SMALL, enableMixedMessageType="true") as gateway:
-        assert ask(gateway, RequestCode.UPDATE_AND_CREATE_TOPIC, **mixed).code == 0
+        assert ask(gateway.remoting_address, RequestCode.UPDATE_AND_CREATE_TOPIC, **mixed).code == 0
     with Gateway(tmp_path, **SMALL) as gateway:
-        assert ask(gateway, RequestCode.UPDATE_AND_CREATE_TOPIC, **mixed).code == 29
-        assert ask(gateway, RequestCode.UPDATE_BROKER_CONFIG, b"enableMixedMessageType=true").code == 0
-        assert ask(gateway, RequestCode.UPDATE_AND_CREATE_TOPIC, **mixed).code == 0
+        assert ask(gateway.remoting_address, RequestCode.UPDATE_AND_CREATE_TOPIC, **mixed).code == 29
+        assert (
+            ask(
+                gateway.remoting_address, RequestCode.UPDATE_BROKER_CONFIG, b"enableMixedMessageType=true"
+            ).code
+            == 0
+        )
+        assert ask(gateway.remoting_address, RequestCode.UPDATE_AND_CREATE_TOPIC, **mixed).code == 0
 
 
 def test_a_pull_filters_by_tag(tmp_path: Path) -> None:
@@ -356,7 +427,7 @@ def test_a_pull_filters_by_tag(tmp_path: Path) -> None:
 
         def pulled(wanted: str, most: int = 32, offset: int = 0) -> tuple[int, str, list[bytes]]:
             answer = ask(
-                gateway, RequestCode.PULL_MESSAGE, topic="t", queueId=0, queueOffset=offset, maxMsgNums=most,
+                gateway.remoting_address, RequestCode.PULL_MESSAGE, topic="t", queueId=0, queueOffset=offset, maxMsgNums=most,
                 sysFlag=4, subscription=wanted, expressionType="TAG",
             )  # fmt: skip
             found, position = [], 0
@@ -380,7 +451,7 @@ def test_a_pull_that_would_wait_is_refused_before_it_comes_again_and_again(tmp_p
         client.channel.close()
         for offset in (0, 1):  # with something there, and with nothing
             answer = ask(
-                gateway, RequestCode.PULL_MESSAGE, topic="t", queueId=0, queueOffset=offset, maxMsgNums=32,
+                gateway.remoting_address, RequestCode.PULL_MESSAGE, topic="t", queueId=0, queueOffset=offset, maxMsgNums=32,
                 sysFlag=2 | 4, subscription="*", expressionType="TAG", suspendTimeoutMillis=15_000,
             )  # fmt: skip
             assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
@@ -393,12 +464,16 @@ def test_a_changed_option_counts_at_once_and_stays_in_the_file(tmp_path: Path) -
     with Gateway(tmp_path / "g", config_file=file, **OPTIONS) as gateway:
         client = Client(gateway.address)
         assert client.send("first", b"x").status.code == pb.OK
-        answer = ask(gateway, RequestCode.UPDATE_BROKER_CONFIG, b"brokerPermission=4\ndeleteWhen=05\n")
+        answer = ask(
+            gateway.remoting_address, RequestCode.UPDATE_BROKER_CONFIG, b"brokerPermission=4\ndeleteWhen=05\n"
+        )
         assert answer.code == 0, answer.remark
         assert client.send("second", b"x").status.code == pb.FORBIDDEN
         kept = "# ours\nbrokerPermission=4\nfileReservedTime=12\ndeleteWhen=05\n"
         assert file.read_text() == kept
-        answer = ask(gateway, RequestCode.UPDATE_BROKER_CONFIG, b"deleteWhen=06\nretryMaxTimes=many\n")
+        answer = ask(
+            gateway.remoting_address, RequestCode.UPDATE_BROKER_CONFIG, b"deleteWhen=06\nretryMaxTimes=many\n"
+        )
         assert answer.code == ResponseCode.INVALID_PARAMETER
         assert file.read_text() == kept, "all or none"
         client.channel.close()
@@ -418,7 +493,7 @@ def test_messages_by_key_are_the_newest_in_the_time_range(
 
     def query(key: str, most: int = 32, begin: int = 0, end: int = 1 << 62, topic: str = name) -> list[Any]:
         answer = ask(
-            gateway, RequestCode.QUERY_MESSAGE,
+            gateway.remoting_address, RequestCode.QUERY_MESSAGE,
             topic=topic, key=key, maxNum=most, beginTimestamp=begin, endTimestamp=end,
         )  # fmt: skip
         assert answer.code == (0 if answer.body else ResponseCode.QUERY_NOT_FOUND)
@@ -443,7 +518,14 @@ def test_messages_by_key_are_the_newest_in_the_time_range(
     unique = everything[2].properties_map()["UNIQ_KEY"]
     assert bodies(query(unique)) == [b"2"]
     offset = everything[2].physical_offset
-    assert bytes(decode_record(ask(gateway, RequestCode.VIEW_MESSAGE_BY_ID, offset=offset).body).body) == b"2"
+    assert (
+        bytes(
+            decode_record(
+                ask(gateway.remoting_address, RequestCode.VIEW_MESSAGE_BY_ID, offset=offset).body
+            ).body
+        )
+        == b"2"
+    )
 
 
 def test_messages_are_not_found_by_key_without_their_index(tmp_path: Path) -> None:
@@ -456,13 +538,16 @@ def test_messages_are_not_found_by_key_without_their_index(tmp_path: Path) -> No
         asked = {"topic": "t", "maxNum": 32, "beginTimestamp": 0, "endTimestamp": 1 << 62}
         searches: list[dict[str, Any]] = [{"key": "k"}, {"key": sent.message_id, "_UNIQUE_KEY_QUERY": "true"}]
         for search in searches:
-            answer = ask(gateway, RequestCode.QUERY_MESSAGE, **asked, **search)
+            answer = ask(gateway.remoting_address, RequestCode.QUERY_MESSAGE, **asked, **search)
             assert (answer.code, answer.body) == (ResponseCode.QUERY_NOT_FOUND, b"")
             assert "messageIndexEnable=false" in (answer.remark or "")
             assert answer.ext_fields["indexLastUpdateTimestamp"] == "0"
-        assert ask(gateway, RequestCode.UPDATE_BROKER_CONFIG, b"messageIndexEnable=true").code == 0
+        assert (
+            ask(gateway.remoting_address, RequestCode.UPDATE_BROKER_CONFIG, b"messageIndexEnable=true").code
+            == 0
+        )
         for search in searches:
-            answer = ask(gateway, RequestCode.QUERY_MESSAGE, **asked, **search)
+            answer = ask(gateway.remoting_address, RequestCode.QUERY_MESSAGE, **asked, **search)
             assert bytes(decode_record(answer.body).body) == b"x"
 
 
@@ -516,7 +601,7 @@ def test_what_the_document_says_is_not_served_is_not(gateway: Gateway) -> None:
     codes = [int(code) for row in table.splitlines()[2:] for code in row.split("|")[1].split()]
     assert len(codes) > 40
     for code in codes:
-        answer = ask(gateway, code)
+        answer = ask(gateway.remoting_address, code)
         assert (answer.code, answer.remark) == (3, f" request type {code} not supported")
 
 
@@ -524,7 +609,7 @@ def test_what_the_document_says_is_not_served_is_not(gateway: Gateway) -> None:
 def test_wrong_input_is_named(
     gateway: Gateway, code: int, fields: dict[str, Any], answered: int, why: str
 ) -> None:
-    answer = ask(gateway, code, **fields)
+    answer = ask(gateway.remoting_address, code, **fields)
     assert answer.code == answered, answer.remark
     assert answer.remark is not None
     assert why in answer.remark

@@ -8,29 +8,9 @@ from pathlib import Path
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_testing.client import OPTIONS, Client
 from lakebroker_testing.gateway import Gateway
+from tests.support.brokers.retaining import AT_ONCE, BODY, SEGMENT, drain, first_segment
 from tests.support.brokers.scraped import metric
 from tests.support.waiting import wait_until
-
-SEGMENT = 1 << 20
-AT_ONCE = {
-    **OPTIONS,
-    "mappedFileSizeCommitLog": str(SEGMENT),
-    "fileReservedTime": "0",
-    "deleteWhen": ";".join(str(hour) for hour in range(24)),
-    "cleanResourceInterval": "100",
-}
-BODY = b"x" * 100_000
-
-
-def first_segment(gateway: Gateway) -> int:
-    return min(int(path.name) for path in (gateway.store / "commitlog").iterdir())
-
-
-def drain(client: Client, topic: str, group: str) -> list[pb.Message]:
-    found: list[pb.Message] = []
-    while messages := client.receive(topic, group, invisible_ms=60_000)[1]:
-        found += messages
-    return found
 
 
 def test_segments_go_and_the_broker_starts_from_what_is_left(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import Result
 from typer.testing import CliRunner
 
 from broker_gateway.cli.main import app
@@ -18,6 +17,7 @@ from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_testing.client import OPTIONS, Client
 from lakebroker_testing.gateway import Gateway
+from tests.support.brokers.commands import run
 from tests.support.packages.installed import found_by_processes, install
 from tests.support.waiting import wait_until
 
@@ -53,12 +53,6 @@ def client(gateway: Gateway) -> Iterator[Client]:
     client = Client(gateway.address)
     yield client
     client.close()
-
-
-def run(gateway: Gateway, *arguments: str, status: int = 0) -> Result:
-    done = CliRunner().invoke(app, [*arguments, "--gateway", gateway.address])
-    assert done.exit_code == status, done.output
-    return done
 
 
 def sent(gateway: Gateway, *arguments: str) -> dict[str, Any]:

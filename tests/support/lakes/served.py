@@ -15,10 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import adbc_driver_flightsql.dbapi
+import grpc
 import pyarrow as pa
 import pyarrow.flight as flight
 from google.protobuf.message import Message
 
+from lakebroker_pb.arrow.flight.protocol import flight_pb2 as wire
 from lakebroker_pb.google.protobuf.any_pb2 import Any as Packed
 from lakebroker_testing.logs import LogWriter
 from lakebroker_testing.prestarted import Process, start
@@ -31,7 +33,9 @@ from tests.support.lakes.empty import empty_lake
 from tests.support.lakes.union import commit, cuts, manifest
 from tests.support.waiting import wait_until
 
+METHOD = "/arrow.flight.protocol.FlightService/"
 TOKEN = "0123456789abcdef"
+AUTHORIZED = (("authorization", f"Bearer {TOKEN}"),)
 MESSAGES = 303
 """Of the lake: 300, a compressed one, one rolled back, a dead letter."""
 ENDLESS = "SELECT i, repeat('x', 100) AS text FROM range(1000000000000) r(i)"
@@ -184,3 +188,9 @@ def packed(message: Message) -> bytes:
 def counted(rows: pa.Table) -> Counter[str]:
     """Rows whatever their order."""
     return Counter(map(repr, rows.to_pylist()))
+
+
+def rows_of(channel: grpc.Channel, ticket: bytes, timeout: float | None = 60) -> Any:
+    """By gRPC itself: pyarrow takes an answer that says cancelled for ctrl-C in the main thread."""
+    call = channel.unary_stream(METHOD + "DoGet", wire.Ticket.SerializeToString)
+    return call(wire.Ticket(ticket=ticket), metadata=AUTHORIZED, timeout=timeout)

@@ -10,6 +10,7 @@ from broker_gateway.protocol import java_json
 from broker_gateway.protocol.codes import RequestCode
 from broker_gateway.protocol.command import Command
 from broker_gateway.transport.remoting.client import RemotingClient
+from lakebroker_testing.gateway import Gateway
 from tests.support.waiting import LIMIT_S
 
 
@@ -27,8 +28,8 @@ def invoke(address: str, command: Command) -> Command:
 
 
 def ask(address: str, code: int, body: Any = None, **fields: Any) -> Command:
-    """`invoke` of a code, a body for JSON, and fields."""
-    text = b"" if body is None else java_json.dumps(body)
+    """`invoke` of a code, a body, bytes or for JSON, and fields."""
+    text = b"" if body is None else body if isinstance(body, bytes) else java_json.dumps(body)
     return invoke(address, Command(code, {name: str(value) for name, value in fields.items()}, text))
 
 
@@ -61,3 +62,14 @@ def create(
             RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
             {"groupConfigList": configurations},
         )
+
+
+def pull(gateway: Gateway, topic: str, offset: int) -> Command:
+    return ask(
+        gateway.remoting_address,
+        RequestCode.PULL_MESSAGE,
+        topic=topic,
+        queueId=0,
+        queueOffset=offset,
+        maxMsgNums=32,
+    )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from typing import Any
 
 import pytest
@@ -11,8 +10,7 @@ from structlog.testing import capture_logs
 
 from broker_gateway.api.grpc.guarded import Guarded
 from broker_gateway.api.remoting.bulkheads import admitted, bulkhead_of
-from broker_gateway.config.gateway import GatewayConfig, load_config
-from broker_gateway.messaging.admission import Admission, Bulkhead
+from broker_gateway.messaging.admission import Admission
 from broker_gateway.messaging.outcome import Reason, ServiceError
 from broker_gateway.protocol.codes import RequestCode, ResponseCode
 from broker_gateway.protocol.command import Command
@@ -22,12 +20,7 @@ from broker_gateway.runtime.tick import Stage, Tick
 from broker_gateway.transport.context import CallContext, RpcError
 from broker_gateway.transport.remoting.connection import Connection, ConnectionOptions, Processors
 from lakebroker_testing.clock import ManualClock
-
-OWN, STRANGER = "10.0.0.1:1000", "10.0.0.66:6666"
-
-
-def options(**given: str) -> GatewayConfig:
-    return load_config(None, given, {})[0]
+from tests.support.brokers.bulkheads import OWN, STRANGER, fill, options
 
 
 def test_replies_count_until_they_are_given_cancelled_or_abandoned() -> None:
@@ -170,16 +163,6 @@ def test_a_guarded_service_refuses_beyond_its_lane() -> None:
         assert bulkhead.under_way == 0
 
     asyncio.run(scenario())
-
-
-def fill(bulkhead: Bulkhead, peer: str) -> list[Reply[int]]:
-    """As many calls as one peer gets."""
-    taken: list[Reply[int]] = []
-    with contextlib.suppress(ServiceError):
-        while True:
-            bulkhead.check(peer)
-            taken.append(Reply(None, bulkhead, peer))
-    return taken
 
 
 def test_one_address_does_not_take_a_lane_alone() -> None:

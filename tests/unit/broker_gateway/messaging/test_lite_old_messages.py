@@ -9,14 +9,8 @@ import pytest
 
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.lakebroker.admin.v1 import admin_pb2
+from tests.support.brokers.lite_consumers import LiteConsumer, bodies, put_group, send, with_time_to_live
 from tests.support.brokers.with_lake import LakeBroker
-from tests.unit.broker_gateway.messaging.test_lite_subscriptions import (
-    LiteConsumer,
-    bodies,
-    put_group,
-    send,
-    with_time_to_live,
-)
 
 QUEUE = "%LMQ%$chat$a"
 

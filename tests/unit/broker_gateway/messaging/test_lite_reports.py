@@ -12,13 +12,7 @@ from broker_gateway.messaging.lite_reports import GroupOffset, LiteClient, LiteR
 from broker_gateway.messaging.outcome import Reason, ServiceError
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_testing.broker import InProcessBroker
-from tests.unit.broker_gateway.messaging.test_lite_subscriptions import (
-    LiteConsumer,
-    bodies,
-    broker,
-    put_group,
-    send,
-)
+from tests.support.brokers.lite_consumers import LiteConsumer, bodies, broker, put_group, send
 
 __all__ = ["broker"]
 

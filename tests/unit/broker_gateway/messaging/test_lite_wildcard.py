@@ -12,13 +12,7 @@ from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_pb.lakebroker.admin.v1 import admin_pb2
 from lakebroker_testing.broker import InProcessBroker
-from tests.unit.broker_gateway.messaging.test_lite_subscriptions import (
-    LiteConsumer,
-    bodies,
-    broker,
-    put_group,
-    send,
-)
+from tests.support.brokers.lite_consumers import LiteConsumer, bodies, broker, put_group, send
 
 __all__ = ["broker"]
 

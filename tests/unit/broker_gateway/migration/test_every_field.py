@@ -15,9 +15,9 @@ from broker_gateway.migration.exchange import export_to_rocketmq, import_from_ro
 from broker_gateway.migration.rocketmq_files import ConfigFileError, quoted_keys
 from lakebroker_pb.lakebroker.admin.v1 import admin_pb2 as pb
 from lakebroker_testing.broker import InProcessBroker
+from tests.support.logs.real_exchange import Real
 from tests.unit.broker_gateway.metadata.test_group_configuration import EVERY as GROUP
 from tests.unit.broker_gateway.metadata.test_topic_configuration import EVERY as TOPIC
-from tests.unit.broker_gateway.migration.test_exchange import Real
 
 DATA = Path(__file__).parents[3] / "data" / "rocketmq-5.5.0-store.tar.gz"
 FILES = {"topics.json": "topicConfigTable", "subscriptionGroup.json": "subscriptionGroupTable"}

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import errno
-import itertools
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -26,10 +22,8 @@ from broker_gateway.migration.from_lake import Restored, start_from_lake
 from broker_gateway.runtime.errors import StartError
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_testing.broker import InProcessBroker
-from lakebroker_testing.faults import FaultyStore
-from store.log.record import Host
-from store.opening import StoreOptions
 from structured_streaming.tables import TABLES
+from tests.support.brokers.restored import dispatch, new_store
 from tests.support.lakes.empty import empty_lake
 from tests.support.lakes.staged import StagedLake
 from tests.support.lakes.union import commit, cuts, manifest
@@ -37,29 +31,6 @@ from tests.support.logs.raw import Raw, log_of
 
 Open = dict[QueueKey, tuple[int, dict[int, int], list[tuple[int, int]]]]
 """Committed offset, attempts of what was handed out and is open, ranges never handed out; by group, topic and queue."""
-
-
-def dispatch(lake: Path, store: Path, parts: int = 3) -> None:
-    """All that the log holds goes into the lake, in batches."""
-    empty_lake(str(lake))
-    ends = sorted(set(cuts(store, parts)))
-    for start, end in itertools.pairwise(ends):
-        commit(lake, manifest(lake, store, start, end))
-
-
-@contextmanager
-def new_store(folder: Path, broker: str = "broker-a", **options: Any) -> Iterator[FaultyStore]:
-    host = Host("127.0.0.1", 10911)
-    store = FaultyStore.open(
-        folder,
-        StoreOptions(
-            broker=broker, cluster="DefaultCluster", store_host=host, segment_size=1 << 20, **options
-        ),
-    )
-    try:
-        yield store
-    finally:
-        store.close()
 
 
 def restored(lake: Path, folder: Path, broker: str = "broker-a") -> Restored | None:

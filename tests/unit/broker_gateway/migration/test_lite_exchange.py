@@ -7,7 +7,7 @@ import json
 from broker_gateway.migration.exchange import export_to_rocketmq
 from lakebroker_pb.lakebroker.admin.v1 import admin_pb2
 from lakebroker_testing.broker import InProcessBroker
-from tests.unit.broker_gateway.messaging.test_lite_subscriptions import LiteConsumer, put_group, send
+from tests.support.brokers.lite_consumers import LiteConsumer, put_group, send
 
 
 def test_the_offset_is_the_first_that_is_not_settled() -> None:

@@ -16,7 +16,7 @@ from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_testing.broker import InProcessBroker
 from lakebroker_testing.clock import ManualClock
 from store.log.record import PendingRecord, encode_properties
-from tests.unit.broker_gateway.migration.test_from_lake import dispatch, new_store
+from tests.support.brokers.restored import dispatch, new_store
 
 HOUR_S = 3600
 

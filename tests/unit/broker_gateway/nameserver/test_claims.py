@@ -10,7 +10,7 @@ from broker_gateway.nameserver.route_table import RouteTable
 from broker_gateway.protocol.body.route import QueueData
 from broker_gateway.protocol.errors import RequestError
 from broker_gateway.transport.remoting.trusted_hosts import trusted_hosts
-from tests.unit.broker_gateway.nameserver.test_route_table import Clock, gone, registration, route
+from tests.support.brokers.registrations import Clock, gone, registration, route
 
 OWNER, STRANGER = (Peer(host, trusted_hosts("")) for host in ("10.0.0.1", "10.0.0.66"))
 ADDRESS = "10.0.0.1:10911"

@@ -17,7 +17,7 @@ from broker_gateway.nameserver.lost_brokers import WORK
 from broker_gateway.nameserver.route_queries import topics_of_cluster
 from broker_gateway.nameserver.route_table import RouteTable
 from broker_gateway.nameserver.state import State
-from tests.unit.broker_gateway.nameserver.test_route_table import (
+from tests.support.brokers.registrations import (
     Clock,
     addresses,
     mapping_of,

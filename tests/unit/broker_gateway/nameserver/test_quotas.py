@@ -15,7 +15,7 @@ from broker_gateway.nameserver.route_table import RouteTable
 from broker_gateway.protocol.body.route import QueueData
 from broker_gateway.protocol.errors import RequestError
 from broker_gateway.transport.remoting.trusted_hosts import trusted_hosts
-from tests.unit.broker_gateway.nameserver.test_route_table import Clock, gone, nothing_is_left, registration
+from tests.support.brokers.registrations import Clock, gone, nothing_is_left, registration
 
 LISTED = "10.9.0.0/16"
 

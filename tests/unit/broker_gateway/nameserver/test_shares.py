@@ -8,7 +8,7 @@ from broker_gateway.nameserver.claims import Peer
 from broker_gateway.nameserver.route_table import RouteTable
 from broker_gateway.protocol.errors import RequestError
 from broker_gateway.transport.remoting.trusted_hosts import trusted_hosts
-from tests.unit.broker_gateway.nameserver.test_route_table import Clock, gone, registration
+from tests.support.brokers.registrations import Clock, gone, registration
 
 
 def peer(host: str, listed: str = "") -> Peer:

@@ -7,7 +7,7 @@ import pytest
 from broker_gateway.messaging.admission import Admission
 from broker_gateway.runtime.shares import LEAST_SHARED, Shares, host_of, network_of
 from broker_gateway.runtime.tick import Tick
-from tests.unit.broker_gateway.messaging.test_admission import STRANGER, fill, options
+from tests.support.brokers.bulkheads import STRANGER, fill, options
 
 
 def taken(shares: Shares, limit: int, host: str, before: int = 0) -> int:

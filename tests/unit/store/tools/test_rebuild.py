@@ -31,12 +31,12 @@ from store.log_source import FolderLog
 from store.message_store import MessageStore
 from store.opening import StoreOptions
 from store.tools.rebuild import rebuild
+from tests.support.logs.consume_queues import units
 
 DATA = Path(__file__).parents[3] / "data" / "rocketmq-5.5.0-store.tar.gz"
 HOST = Host("127.0.0.1", 10911)
 SLOTS, ENTRIES, UNITS = 5000, 20_000, 3000
 """Of the broker that wrote the data: maxHashSlotNum, maxIndexNum, mappedFileSizeConsumeQueue / 20."""
-Unit = tuple[int, int, int]
 
 
 @pytest.fixture
@@ -49,15 +49,6 @@ def golden(tmp_path: Path) -> Path:
 def queue_files(root: Path) -> dict[str, bytes]:
     folder = root / "consumequeue"
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.glob("*/*/*")}
-
-
-def units(root: Path, topic: str, queue_id: int) -> dict[int, Unit]:
-    found: dict[int, Unit] = {}
-    for path in (root / "consumequeue" / topic / str(queue_id)).iterdir():
-        for number, unit in enumerate(struct.iter_unpack(">qiq", path.read_bytes())):
-            if unit[1]:
-                found[int(path.name) // 20 + number] = unit
-    return found
 
 
 class IndexFile:
