@@ -15,7 +15,7 @@ from lakebroker_testing.client import OPTIONS, Client
 from lakebroker_testing.gateway import Gateway
 from lakebroker_testing.messages import message, send_request
 from lakebroker_testing.prestarted import start
-from tests.support.brokers.commands import run
+from tests.support.brokers.gateways import run
 from tests.support.waiting import wait_until
 
 LETTERS = 70

@@ -14,7 +14,7 @@ from broker_gateway.cli.main import app
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_testing.client import Client
 from lakebroker_testing.gateway import Gateway
-from tests.support.brokers.retaining import AT_ONCE, BODY, SEGMENT, first_segment
+from tests.support.brokers.gateways import AT_ONCE, BODY, SEGMENT, first_segment
 from tests.support.lakes.maintained import reput
 from tests.support.waiting import wait_until
 

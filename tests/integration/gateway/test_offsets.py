@@ -13,8 +13,7 @@ from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_pb.google.protobuf.timestamp_pb2 import Timestamp
 from lakebroker_testing.client import Client
 from lakebroker_testing.gateway import Gateway
-from tests.support.brokers.commands import answer, run
-from tests.support.brokers.retaining import AT_ONCE, BODY, SEGMENT, drain, first_segment
+from tests.support.brokers.gateways import AT_ONCE, BODY, SEGMENT, answer, drain, first_segment, run
 from tests.support.waiting import wait_until
 
 ONE_QUEUE = {**AT_ONCE, "defaultTopicQueueNums": "1"}

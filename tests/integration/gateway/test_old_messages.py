@@ -9,7 +9,7 @@ from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_testing.client import OPTIONS, Client
 from lakebroker_testing.gateway import Gateway
-from tests.support.brokers.retaining import first_segment
+from tests.support.brokers.gateways import first_segment
 from tests.support.lakes.maintained import reput
 from tests.support.waiting import wait_until
 

@@ -23,7 +23,7 @@ from tests.support.brokers.clusters import (
     three_brokers,
     wait_until_known,
 )
-from tests.support.brokers.commands import create
+from tests.support.brokers.gateways import create
 from tests.support.rocketmq.requests import ask
 from tests.support.waiting import wait_until
 

@@ -34,7 +34,7 @@ from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_testing.client import Client
 from lakebroker_testing.gateway import Gateway, NameServer
 from tests.support.brokers.clusters import QUICK, routes
-from tests.support.brokers.commands import create, lakebroker
+from tests.support.brokers.gateways import create, lakebroker
 from tests.support.brokers.running import running
 from tests.support.rocketmq.requests import invoke
 from tests.support.waiting import LIMIT_S, until, wait_until

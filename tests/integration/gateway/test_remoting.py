@@ -18,7 +18,7 @@ from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_testing.client import OPTIONS, Client
 from lakebroker_testing.gateway import Gateway, ProcessError
 from store.log.record import decode_record
-from tests.support.brokers.retaining import drain
+from tests.support.brokers.gateways import drain
 from tests.support.rocketmq.requests import ask, pull
 
 SMALL = {**OPTIONS, "defaultTopicQueueNums": "1", "lakeJournalSnapshotBytes": "65536"}

@@ -8,7 +8,7 @@ from pathlib import Path
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_testing.client import OPTIONS, Client
 from lakebroker_testing.gateway import Gateway
-from tests.support.brokers.retaining import AT_ONCE, BODY, SEGMENT, drain, first_segment
+from tests.support.brokers.gateways import AT_ONCE, BODY, SEGMENT, drain, first_segment
 from tests.support.brokers.scraped import metric
 from tests.support.waiting import wait_until
 

@@ -17,7 +17,7 @@ from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_testing.client import OPTIONS, Client
 from lakebroker_testing.gateway import Gateway
-from tests.support.brokers.commands import run
+from tests.support.brokers.gateways import run
 from tests.support.packages.installed import found_by_processes, install
 from tests.support.waiting import wait_until
 

@@ -28,7 +28,7 @@ from lakebroker_testing.gateway import ROOT, Gateway, NameServer, command
 from lakebroker_testing.logs import written
 from store.log_reader import LogReader
 from structured_streaming.lake import create_tables
-from tests.support.brokers.gateway_words import gateway_words
+from tests.support.brokers.gateways import gateway_words
 from tests.support.rocketmq.requests import invoke
 
 

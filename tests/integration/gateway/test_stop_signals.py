@@ -10,7 +10,7 @@ import pytest
 
 from lakebroker_testing.gateway import Gateway
 from lakebroker_testing.prestarted import start
-from tests.support.brokers.gateway_words import gateway_words
+from tests.support.brokers.gateways import gateway_words
 from tests.support.peers.raw_http2 import GOAWAY, RawPeer
 from tests.support.waiting import LIMIT_S, wait_until
 

@@ -14,7 +14,7 @@ from lakebroker_testing.client import Client
 from lakebroker_testing.gateway import Gateway, NameServer
 from lakebroker_testing.ports import free_ports
 from lakebroker_testing.prestarted import start
-from tests.support.brokers.gateway_words import gateway_words
+from tests.support.brokers.gateways import gateway_words
 from tests.support.waiting import wait_until
 
 NAMES = ("a", "b", "c")

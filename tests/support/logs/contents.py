@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,3 +32,16 @@ def stored(store: Path) -> Counter[str]:
     """How often each message id stands in the log."""
     found = (each.properties_map().get("UNIQ_KEY") for each in records(store))
     return Counter(each for each in found if each is not None)
+
+
+Unit = tuple[int, int, int]
+"""Of a real broker's consume queue: offset in the log, bytes, hash of the tag."""
+
+
+def units(root: Path, topic: str, queue_id: int) -> dict[int, Unit]:
+    found: dict[int, Unit] = {}
+    for path in (root / "consumequeue" / topic / str(queue_id)).iterdir():
+        for number, unit in enumerate(struct.iter_unpack(">qiq", path.read_bytes())):
+            if unit[1]:
+                found[int(path.name) // 20 + number] = unit
+    return found

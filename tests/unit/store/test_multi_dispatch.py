@@ -15,7 +15,7 @@ from store.log_source import FolderLog
 from store.message_store import MessageStore
 from store.opening import StoreOptions
 from store.tools.rebuild import further_queues, rebuild
-from tests.support.logs.consume_queues import Unit, units
+from tests.support.logs.contents import Unit, units
 
 HOST = Host("127.0.0.1", 10911)
 

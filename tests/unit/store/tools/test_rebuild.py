@@ -31,7 +31,7 @@ from store.log_source import FolderLog
 from store.message_store import MessageStore
 from store.opening import StoreOptions
 from store.tools.rebuild import rebuild
-from tests.support.logs.consume_queues import units
+from tests.support.logs.contents import units
 
 DATA = Path(__file__).parents[3] / "data" / "rocketmq-5.5.0-store.tar.gz"
 HOST = Host("127.0.0.1", 10911)

@@ -1,0 +1,77 @@
+"""Gateways of tests: words to start one, commands at one, one whose retention deletes at once what is due."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from click.testing import Result
+from typer.testing import CliRunner
+
+from broker_gateway.cli.main import app
+from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
+from lakebroker_testing.client import OPTIONS, Client
+from lakebroker_testing.gateway import LOOPBACK, Gateway, settings_of
+
+SEGMENT = 1 << 20
+AT_ONCE = {
+    **OPTIONS,
+    "mappedFileSizeCommitLog": str(SEGMENT),
+    "fileReservedTime": "0",
+    "deleteWhen": ";".join(str(hour) for hour in range(24)),
+    "cleanResourceInterval": "100",
+}
+BODY = b"x" * 100_000
+
+
+def first_segment(gateway: Gateway) -> int:
+    return min(int(path.name) for path in (gateway.store / "commitlog").iterdir())
+
+
+def drain(client: Client, topic: str, group: str) -> list[pb.Message]:
+    found: list[pb.Message] = []
+    while messages := client.receive(topic, group, invisible_ms=60_000)[1]:
+        found += messages
+    return found
+
+
+def lakebroker(*arguments: str) -> str:
+    """What a command prints, run in this process."""
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+def create(gateway: Gateway, topic: str, queues: int = 2, *more: str) -> None:
+    run(gateway, "topic", "create", topic, "--queues", str(queues), *more)
+
+
+def run(gateway: Gateway, *arguments: str, status: int = 0) -> Result:
+    """A command at a gateway, to its end, which must have the status."""
+    done = CliRunner().invoke(app, [*arguments, "--gateway", gateway.address])
+    assert done.exit_code == status, done.output
+    return done
+
+
+def answer(gateway: Gateway, *arguments: str) -> Any:
+    return json.loads(run(gateway, *arguments, "--json").stdout)
+
+
+def said(gateway: Gateway, *arguments: str, status: int = 1) -> str:
+    done = run(gateway, *arguments, status=status)
+    assert done.stdout == ""
+    assert done.stderr.startswith("lakebroker: ")
+    return done.stderr
+
+
+def gateway_words(folder: Path, *arguments: str, **options: str) -> list[str]:
+    """A broker on free ports of the loopback interface, whose store and list of ports go into `folder`; `options` go before."""
+    given = {
+        "storePathRootDir": str(folder / "store"),
+        "lakePortFile": str(folder / "ports.json"),
+        **LOOPBACK,
+        "mappedFileSizeCommitLog": str(16 << 20),
+        **options,
+    }
+    return ["gateway", *arguments, *settings_of(given)]
