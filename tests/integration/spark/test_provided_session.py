@@ -19,8 +19,7 @@ from structured_streaming.reput_options import ReputOptions
 from structured_streaming.sql import lake_session, query
 from tests.support.spark.hosted_driver import state
 from tests.support.spark.reput_runs import reput_once
-
-PATIENCE_S = 120.0
+from tests.support.waiting import LIMIT_S
 
 
 def test_another_master_is_refused(spark: SparkSession, tmp_path: Path) -> None:
@@ -38,7 +37,7 @@ def test_whoever_has_the_session_can_stop_the_query(spark: SparkSession, tmp_pat
     with reput_in_a_thread(spark, tmp_path) as (thread, ended):
         for query in spark.streams.active:
             query.stop()
-        thread.join(PATIENCE_S)
+        thread.join(LIMIT_S)
     assert state(spark) == before
     assert ended[:-1] == ["reading", "batch"]
     assert ended[-1].startswith("stopped; the lake")
@@ -51,7 +50,7 @@ def test_an_exception_that_cancels_the_job_ends_its_query(spark: SparkSession, t
             ctypes.c_ulong(thread.ident or 0), ctypes.py_object(KeyboardInterrupt)
         )
         assert raised == 1
-        thread.join(PATIENCE_S)
+        thread.join(LIMIT_S)
     assert ended == ["reading", "batch", "KeyboardInterrupt"]
     assert spark.streams.active == []
     assert spark.range(3).count() == 3
@@ -82,7 +81,7 @@ def reput_in_a_thread(spark: SparkSession, folder: Path) -> Iterator[tuple[threa
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
     try:
-        assert committed.wait(PATIENCE_S), ended
+        assert committed.wait(LIMIT_S), ended
         yield thread, ended
         assert not thread.is_alive()
     finally:
