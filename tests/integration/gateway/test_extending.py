@@ -161,7 +161,7 @@ def test_remoting_requests_are_seen_and_refused_too(tmp_path: Path, site: Path, 
             (RequestCode.HEART_BEAT, {"x-word": "at once"}),
         ):
             for port in (gateway.remoting_port, gateway.remoting_port - 2):
-                refused = ask(gateway.remoting_address, code, port=port, **fields)
+                refused = ask(f"127.0.0.1:{port}", code, **fields)
                 assert (refused.code, refused.remark) == (ResponseCode.NO_PERMISSION, "say the word")
         assert not seen.exists(), "nothing was called"
         assert ask(gateway.remoting_address, RequestCode.GET_TOPIC_CONFIG, **word, topic="t").code == (
