@@ -35,6 +35,8 @@ it again, that memory was a fifth of their time. Spark ends a process that is id
 _ENDS_S = 1.0
 _BROKEN_S = 30.0
 """For the end of a JVM, behind any error, and behind a connection to it that broke."""
+_late = weakref.WeakSet[threading.Thread]()
+"""Threads that there were when a session of ours had ended."""
 _ENCRYPTED = ("spark.network.crypto.enabled", "spark.ssl.rpc.enabled")
 
 
@@ -162,7 +164,7 @@ def expect_end_of_jvm(
     """
 
     def is_told(record: logging.LogRecord) -> bool:
-        return not _of_failure(record) or not is_expected(record.exc_info[1] if record.exc_info else None)
+        return not _of_failure(record) or not is_expected(_error_of(record))
 
     # py4j logs to the root logger too
     loggers = [logging.getLogger(name) for name in ("", "py4j", "py4j.java_gateway", "py4j.clientserver")]
@@ -191,14 +193,14 @@ def expect_end_of_jvm(
     return undo
 
 
-_late = weakref.WeakSet[threading.Thread]()
-"""Threads that there were when our last session had ended."""
-
-
 def _is_of_no_late_thread(record: logging.LogRecord) -> bool:
     return not _of_failure(record) or threading.current_thread() not in _late
 
 
 def _of_failure(record: logging.LogRecord) -> bool:
     """Whether py4j says that a connection failed."""
-    return "py4j" in record.pathname and (record.levelno >= logging.WARNING or bool(record.exc_info))
+    return "py4j" in record.pathname and (record.levelno >= logging.WARNING or _error_of(record) is not None)
+
+
+def _error_of(record: logging.LogRecord) -> BaseException | None:
+    return record.exc_info[1] if record.exc_info else None

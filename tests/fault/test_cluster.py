@@ -8,25 +8,17 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from broker_gateway.cli.main import app
 from lakebroker_testing.gateway import Gateway, NameServer
 from lakebroker_testing.official_client import OfficialClient, OfficialClientError
 from tests.suite.evidence import EVIDENCE
 from tests.support.brokers.clusters import routes
+from tests.support.brokers.gateways import create
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(400)
 NAMES = ("broker-0", "broker-1")
 SENT = 30
-
-
-def create(gateway: Gateway, topic: str, queues: int) -> None:
-    done = CliRunner().invoke(
-        app, ["topic", "create", topic, "--queues", str(queues), "--gateway", gateway.address]
-    )
-    assert done.exit_code == 0, done.output
 
 
 @pytest.fixture

@@ -68,7 +68,7 @@ def test_nobody_gets_it_over_any_protocol(gateway: Gateway, client: Client) -> N
     assert bodies(client, "t", "g") == LEFT
     pulled, position, at = [], 0, 0
     while at < COUNT:
-        found = pull(gateway, "t", at)
+        found = pull(gateway.remoting_address, "t", at)
         at, position = int(found.ext_fields["nextBeginOffset"]), 0
         while position < len(found.body):
             record = decode_record(found.body, position)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import signal
 import socket
@@ -34,7 +33,7 @@ from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_testing.client import Client
 from lakebroker_testing.gateway import Gateway, NameServer
 from tests.support.brokers.clusters import QUICK, routes
-from tests.support.brokers.gateways import create, lakebroker
+from tests.support.brokers.gateways import answer, create, lakebroker
 from tests.support.brokers.running import running
 from tests.support.rocketmq.requests import invoke
 from tests.support.waiting import LIMIT_S, until, wait_until
@@ -167,7 +166,7 @@ def test_the_address_server_moves_the_broker(tmp_path: Path, name_server: NameSe
 
 
 def tasks_of(gateway: Gateway) -> set[str]:
-    return {row["name"] for row in json.loads(lakebroker("tasks", "--gateway", gateway.address, "--json"))}
+    return {row["name"] for row in answer(gateway, "tasks")}
 
 
 def test_a_changed_list_moves_the_broker_while_it_runs(tmp_path: Path, name_server: NameServer) -> None:

@@ -233,8 +233,8 @@ def test_a_deleted_topic_stays_deleted_and_goes_on_higher_when_made_again(tmp_pa
         client.send("filler", *[bytes(20_000)] * 10)  # a snapshot is due
         for _ in range(2):
             assert bounds(gateway, "t") == (10, 11)
-            assert pull(gateway, "t", 3).code == ResponseCode.PULL_OFFSET_MOVED
-            assert decode_record(pull(gateway, "t", 10).body).queue_offset == 10
+            assert pull(gateway.remoting_address, "t", 3).code == ResponseCode.PULL_OFFSET_MOVED
+            assert decode_record(pull(gateway.remoting_address, "t", 10).body).queue_offset == 10
             gateway.kill()
             gateway.start()
         client = Client(gateway.address)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lakebroker_testing.faults import FaultyStore
-from store.log.record import Host
+from lakebroker_testing.logs import HOST
 from store.opening import StoreOptions
 from tests.support.lakes.empty import empty_lake
 from tests.support.lakes.union import commit, cuts, manifest
@@ -25,11 +25,10 @@ def dispatch(lake: Path, store: Path, parts: int = 3) -> None:
 
 @contextmanager
 def new_store(folder: Path, broker: str = "broker-a", **options: Any) -> Iterator[FaultyStore]:
-    host = Host("127.0.0.1", 10911)
     store = FaultyStore.open(
         folder,
         StoreOptions(
-            broker=broker, cluster="DefaultCluster", store_host=host, segment_size=1 << 20, **options
+            broker=broker, cluster="DefaultCluster", store_host=HOST, segment_size=1 << 20, **options
         ),
     )
     try:

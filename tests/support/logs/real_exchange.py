@@ -12,14 +12,13 @@ from broker_gateway.delivery.table import DeliveryTable
 from broker_gateway.journal.broker_journal import journal_at_rest
 from broker_gateway.metadata.catalog import Catalog
 from broker_gateway.migration.check_points import TIMER_TOPIC
-from store.log.record import Host, PendingRecord, encode_properties, tags_code
+from lakebroker_testing.logs import HOST
+from store.log.record import PendingRecord, encode_properties, tags_code
 from store.message_store import MessageStore
 from store.opening import StoreOptions
 
 REVIVE = "rmq_sys_REVIVE_LOG_c"
 ORDERS = QueueKey("g", "orders", 0)
-
-HOST = Host("127.0.0.1", 10911)
 
 
 class Real:

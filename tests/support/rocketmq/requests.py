@@ -10,7 +10,6 @@ from broker_gateway.protocol import java_json
 from broker_gateway.protocol.codes import RequestCode
 from broker_gateway.protocol.command import Command
 from broker_gateway.transport.remoting.client import RemotingClient
-from lakebroker_testing.gateway import Gateway
 from tests.support.waiting import LIMIT_S
 
 
@@ -64,12 +63,6 @@ def create(
         )
 
 
-def pull(gateway: Gateway, topic: str, offset: int) -> Command:
-    return ask(
-        gateway.remoting_address,
-        RequestCode.PULL_MESSAGE,
-        topic=topic,
-        queueId=0,
-        queueOffset=offset,
-        maxMsgNums=32,
-    )
+def pull(address: str, topic: str, offset: int) -> Command:
+    """Messages of queue 0."""
+    return ask(address, RequestCode.PULL_MESSAGE, topic=topic, queueId=0, queueOffset=offset, maxMsgNums=32)

@@ -378,7 +378,7 @@ def test_few_pages_wait_for_the_thorough_flush(tmp_path: Path) -> None:
     store.append([pending()])
     time.sleep(0.2)
     assert store.flushed_offset == before
-    store.flush()  # who waits is not kept waiting
+    store.flush()  # a caller that waits does not wait for the thorough flush
     assert store.flushed_offset == store.max_offset
     store.close()
     store = open_store(tmp_path, flush_interval_ms=10, flush_least_pages=4, flush_thorough_ms=200)

@@ -1,4 +1,4 @@
-"""Flushing: data on disk and the listeners that are told; one that fails ends nothing."""
+"""A flush puts data on disk and then calls its listeners; a listener that fails does not stop the others."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ def test_a_question_before_a_replay_that_nobody_answers_has_an_end(monkeypatch: 
 
     from broker_gateway.cli.console.pages import dead_letters
 
-    monkeypatch.setattr(dead_letters, "ANSWER_S", 0.5)
+    monkeypatch.setattr(dead_letters, "ANSWER_S", LIMIT_S)
     places, workers, replays = Dead(None, LakeEngine("nowhere", {})), Workers(), Replaying()
     console = Console(places, Poll(places, 1.0), workers, replays)
 
@@ -120,6 +120,10 @@ def test_a_question_before_a_replay_that_nobody_answers_has_an_end(monkeypatch: 
         async with user_simulation() as user:
             dead_letters.register(console)
             await user.open("/dead-letters?group=billing")
+            user.find("Replay all…").click()
+            await user.should_see("2 of those chosen were not found at here:1")
+            user.find("Cancel").click()
+            monkeypatch.setattr(dead_letters, "ANSWER_S", 0.5)
             user.find("Replay all…").click()
             await user.should_see("nothing was sent: the question was not answered", retries=3000)
             await user.should_not_see("2 of those chosen were not found at here:1")
