@@ -31,8 +31,6 @@ $(READY): pyproject.toml hatch_build.py $(shell find proto -name '*.proto')
 		echo "uv could not install it; pip tries, which has settings of its own for mirrors and certificates" >&2; \
 		$(BIN)/python -m pip install --quiet --editable '.[dev]'; }
 	@$(BIN)/python -m compileall -q broker_gateway store structured_streaming lakebroker_testing demo tests/support tests/suite
-	@# Spark puts this copy of pyspark before the installed one on its workers' path, and each worker would compile it anew: a CPU second
-	@rm -f $(VENV)/lib/python3.*/site-packages/pyspark/python/lib/pyspark.zip
 	@touch $@
 
 $(JARS): $(READY) | java

@@ -19,6 +19,7 @@ from structured_streaming.jvm_output import jvm_output_to_file
 from structured_streaming.provided_session import DEFAULT_MASTER, made_here
 from structured_streaming.scratch import scratch_folder
 from structured_streaming.without_pandas import OF_WORKERS
+from structured_streaming.workers_python import is_local, workers_with_this_python
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -52,8 +53,6 @@ def reput_session(
     """
     from pyspark.sql import SparkSession
 
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     scratch = scratch or scratch_folder()
     settings = {
         "spark.driver.extraJavaOptions": f'{_JVM_OPTIONS} "-Djava.io.tmpdir={scratch}"',
@@ -80,7 +79,7 @@ def reput_session(
         builder = builder.config(name, value)
     if delta:
         builder = with_delta(builder)
-    with jvm_output_to_file():
+    with workers_with_this_python(master, scratch), jvm_output_to_file():
         session = builder.getOrCreate()
         made_here(session)
         session.sparkContext.setLogLevel("ERROR")
@@ -123,11 +122,6 @@ def addresses_of(master: str, driver_host: str) -> dict[str, str]:
     if is_local(master):
         return {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
     return {"spark.driver.host": driver_host} if driver_host else {}
-
-
-def is_local(master: str) -> bool:
-    """Whether driver and executors are one process: `local[2]`. `local-cluster` counts too: it is on one machine."""
-    return master.startswith("local")
 
 
 def sends_in_plaintext(settings: Mapping[str, str]) -> bool:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import logging
-import os
 import re
-import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +32,7 @@ from structured_streaming.union.lakes import CatalogLake, FolderLake, ReadableLa
 from structured_streaming.union.names import LakeNames
 from structured_streaming.union.tables import SessionTables, UnionTables, frames
 from structured_streaming.without_pandas import let_pandas_in
+from structured_streaming.workers_python import workers_with_this_python
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -117,11 +116,10 @@ def delta_session(master: str = "", lake: Folder | None = None, *, catalogs: boo
         check_delta(there)
         return beside(there)
     let_pandas_in()
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    master, scratch = master or DEFAULT_MASTER, scratch_folder()
     builder = (
         SparkSession.builder.appName("lakebroker-sql")
-        .master(master or DEFAULT_MASTER)
+        .master(master)
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.driver.bindAddress", "127.0.0.1")
@@ -132,10 +130,10 @@ def delta_session(master: str = "", lake: Folder | None = None, *, catalogs: boo
     )
     store = s3_access(lake.spark_uri) if lake is not None else S3Access()
     if not catalogs:
-        builder = builder.config("spark.sql.warehouse.dir", scratch_folder())
+        builder = builder.config("spark.sql.warehouse.dir", scratch)
     for name, value in (DELTA_SETTINGS | store.settings).items():
         builder = builder.config(name, value)
-    with jvm_output_to_file():
+    with workers_with_this_python(master, scratch), jvm_output_to_file():
         session: SparkSession = with_delta(builder, store.packages).getOrCreate()
         made_here(session)
     session.sparkContext.setLogLevel("ERROR")

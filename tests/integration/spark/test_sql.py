@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyspark
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
@@ -191,3 +192,9 @@ def test_statements_end_with_the_first_that_fails(
     with pytest.raises(LakeError, match=said):
         run_text(of_spark(spark, Form("csv", escape=True), nothing, write=False), text)
     assert capsys.readouterr().out.split() == ["a", "1", "a", "2"]
+
+
+def test_workers_import_the_installed_pyspark(spark: SparkSession) -> None:
+    """Not the copy in Spark's home, which each would compile anew (`workers_python.py`)."""
+    imported = spark.sparkContext.range(1).map(lambda _: str(__import__("pyspark").__file__)).collect()
+    assert imported == [pyspark.__file__]
