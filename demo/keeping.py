@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import os
-import socket
+import re
 import subprocess
 import sys
 import threading
-import time
-import urllib.error
-import urllib.request
 import webbrowser
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from lakebroker_testing.gateway import ROOT, Gateway, ProcessError, Reput, command
+from lakebroker_testing.gateway import ROOT, Gateway, Reput, command
+from lakebroker_testing.programs import ProcessError, until_ready
 from structured_streaming.signal_handlers import handled_by
 
 APART = (sys.executable, "-c", "import os, sys; os.setsid(); os.execvp(sys.argv[1], sys.argv[1:])")
 """Goes before a command whose process a terminal's ctrl-C does not reach: it is ended in its turn."""
 PORT = 8090
-"""Of the console, where it is free."""
-_START_S = 60.0
+"""Of the console, where it can be had."""
+_PAGE = re.compile(r" is at (http://\S+/)")
 _STOP_S = 15.0
 
 
@@ -30,24 +28,31 @@ class Console:
     """`lakebroker console` over a gateway and a lake, in a process of its own."""
 
     def __init__(self, gateway: str, lake: Path, log: Path) -> None:
+        self._asked = ["console", "--gateway", gateway, "--lake", str(lake), "--port"]
         self._log = log
-        port = _free_port()
-        self.page = f"http://127.0.0.1:{port}/"
-        asked = ["console", "--gateway", gateway, "--lake", str(lake), "--port", str(port)]
-        with log.open("wb") as out:
-            self._process = subprocess.Popen(
-                [*APART, *command(*asked)], stdout=out, stderr=out, stdin=subprocess.DEVNULL, cwd=ROOT
-            )
+        self.page = ""
 
     def __enter__(self) -> Console:
         """Returns when the page is there. Raises ProcessError."""
-        until = time.monotonic() + _START_S
-        while not _answers(self.page):
-            if self._process.poll() is not None or time.monotonic() > until:
-                self.__exit__()
-                raise ProcessError(f"the console did not start: {self._log.read_text()[-2000:]}")
-            time.sleep(0.1)
+        try:
+            self._start(PORT)
+        except ProcessError:  # the port is somebody's: of another demo, perhaps
+            self._start(0)
         return self
+
+    def _start(self, port: int) -> None:
+        with self._log.open("wb") as out:
+            self._process = subprocess.Popen(
+                [*APART, *command(*self._asked, str(port))],
+                stdout=out,
+                stderr=out,
+                stdin=subprocess.DEVNULL,
+                cwd=ROOT,
+            )
+        said = until_ready(
+            "the console", self._process, self._log, lambda: _PAGE.search(self._log.read_text())
+        )
+        self.page = said[1]
 
     def __exit__(self, *exc: object) -> None:
         if self._process.poll() is None:
@@ -86,25 +91,3 @@ def stop_signals() -> Iterator[threading.Event]:
     stopped = threading.Event()
     with handled_by(lambda *_: stopped.set()):
         yield stopped
-
-
-def _answers(page: str) -> bool:
-    try:
-        with urllib.request.urlopen(page, timeout=5):
-            return True
-    except urllib.error.HTTPError:
-        return True  # it asks for something, but it is there
-    except OSError:
-        return False
-
-
-def _free_port() -> int:
-    """`PORT`, or any other where that is taken."""
-    for port in (PORT, 0):
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return int(probe.getsockname()[1])
-    raise ProcessError("no free port on 127.0.0.1")
