@@ -7,12 +7,12 @@ import json
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from lakebroker_testing.prestarted import ROOT, Limits, Process, command, start
+from lakebroker_testing.programs import START_S, ProcessError, until_ready
 
 __all__ = [
     "CACHE",
@@ -30,9 +30,7 @@ __all__ = [
 
 CACHE = ROOT / ".cache" if (ROOT / "pyproject.toml").exists() else Path.home() / ".cache" / "lakebroker"
 """Where programs fetched for tests are kept."""
-START_S = 240.0
-STOP_S = 240.0
-"""Both far longer than it takes: they end what hangs."""
+STOP_S = START_S
 LOOPBACK = {
     "grpcServerPort": "0",
     "grpcBindAddress": "127.0.0.1",
@@ -59,10 +57,6 @@ PATIENT = dict.fromkeys(
 def settings_of(options: Mapping[str, str]) -> list[str]:
     """The options as arguments of a command: `--set NAME=VALUE` for each."""
     return [part for name, value in options.items() for part in ("--set", f"{name}={value}")]
-
-
-class ProcessError(Exception):
-    """A process did not start, or ended by itself."""
 
 
 class Gateway:
@@ -132,12 +126,7 @@ class Gateway:
         with self.log.open("ab") as log:
             words = ["gateway", *self._file, "--transport", self._transport, *settings]
             self.process = _start(words, self._wrapper, limits=self._limits, stdout=log, stderr=log)
-        deadline = time.monotonic() + START_S
-        while not self._ports.exists():
-            if self.process.poll() is not None or time.monotonic() > deadline:
-                self.kill()
-                raise ProcessError(f"the gateway did not start: {self.log.read_text()[-3000:]}")
-            time.sleep(0.05)
+        until_ready("the gateway", self.process, self.log, self._ports.exists)
         ports = json.loads(self._ports.read_text())
         self.grpc_port, self.metrics_port = ports["grpc"], ports["metrics"]
         self.remoting_port, self.name_server_port = ports["remoting"], ports.get("namesrv", 0)
@@ -192,14 +181,8 @@ class NameServer:
         output = self.folder / "namesrv.out"
         with self.log.open("ab") as log, output.open("wb") as out:
             self.process = start("namesrv", *self._file, *settings, stdout=out, stderr=log)
-        deadline = time.monotonic() + START_S
-        while not (line := output.read_text()).endswith("\n"):
-            if self.process.poll() is not None or time.monotonic() > deadline:
-                self.process.kill()
-                self.process.wait()
-                raise ProcessError(f"the name server did not start: {self.log.read_text()[-3000:]}")
-            time.sleep(0.02)
-        self.port = int(line.rpartition(":")[2])
+        until_ready("the name server", self.process, self.log, lambda: output.read_text().endswith("\n"))
+        self.port = int(output.read_text().rpartition(":")[2])
 
     def terminate(self, timeout_s: float = STOP_S) -> int:
         """SIGTERM; returns the exit status."""

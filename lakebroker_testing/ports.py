@@ -1,4 +1,4 @@
-"""Free ports of the loopback address, for programs that cannot choose one themselves and tell it."""
+"""Ports: free ones of the loopback address, for programs that cannot choose one themselves and tell it; and whether one is open."""
 
 from __future__ import annotations
 
@@ -32,3 +32,9 @@ def free_ports(count: int) -> list[int]:
         _claimed.extend(claim)
         found.append(port)
     return found
+
+
+def is_open(host: str, port: int) -> bool:
+    """Whether somebody takes connections there."""
+    with socket.socket() as probe:
+        return probe.connect_ex((host, port)) == 0

@@ -1,12 +1,36 @@
-"""Programs of others, run to their end."""
+"""Programs, run to their end or until they serve."""
 
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
-from lakebroker_testing.gateway import ProcessError
+from lakebroker_testing.prestarted import Process
+
+T = TypeVar("T")
+START_S = 240.0
+"""Far longer than a start takes: it ends what hangs."""
+_LOOK_S = 0.05
+
+
+class ProcessError(Exception):
+    """A process did not start, or ended by itself."""
+
+
+def until_ready(name: str, process: Process, log: Path, ready: Callable[[], T | None]) -> T:
+    """The first answer of `ready` that is true. Raises ProcessError with the end of the log, and kills the process, when it ends
+    before, or none comes within `START_S`."""
+    deadline = time.monotonic() + START_S
+    while not (found := ready()):
+        if process.poll() is not None or time.monotonic() > deadline:
+            process.kill()
+            process.wait()
+            raise ProcessError(f"{name} did not start: {log.read_text(errors='replace')[-3000:]}")
+        time.sleep(_LOOK_S)
+    return found
 
 
 def output_of(

@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import socket
 import subprocess
 import tempfile
 import time
@@ -22,14 +21,13 @@ from pathlib import Path
 from typing import IO
 
 from lakebroker_testing.cached import filled_once
-from lakebroker_testing.gateway import CACHE, ProcessError
+from lakebroker_testing.gateway import CACHE
 from lakebroker_testing.java_program import compiled
-from lakebroker_testing.ports import free_ports
-from lakebroker_testing.programs import output_of
+from lakebroker_testing.ports import free_ports, is_open
+from lakebroker_testing.programs import START_S, ProcessError, output_of, until_ready
 
 VERSION = "5.5.0"
 _CACHE = CACHE / f"rocketmq-{VERSION}"
-_START_S = 180.0
 _LOOPBACK = "127.0.0.1"
 _OPENED = [
     "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
@@ -226,7 +224,7 @@ class RocketMQ:
         proxy = json.loads((self.folder / "proxy.json").read_text())
         path.write_text(json.dumps({**proxy, "namesrvAddr": name_server, "proxyMode": "CLUSTER"}))
         arguments = ("-pm", "cluster", "-n", name_server, "-pc", str(path))
-        deadline = time.monotonic() + _START_S
+        deadline = time.monotonic() + START_S
         while True:
             try:
                 self._run("cluster-proxy", self._heap, _PROXY, *arguments, port=self.grpc_port)
@@ -261,20 +259,13 @@ class RocketMQ:
         )
 
     def _run(self, name: str, heap: str, *command: str, port: int, host: str = _LOOPBACK) -> None:
-        with (self.folder / f"{name}.out").open("ab") as out:
+        output = self.folder / f"{name}.out"
+        with output.open("ab") as out:
             process = subprocess.Popen(
                 [*self._java(heap), *command], stdout=out, stderr=out, env=self._environment()
             )
         self._processes.append((name, process))
-        deadline = time.monotonic() + _START_S
-        while True:
-            with socket.socket() as probe:
-                if probe.connect_ex((host, port)) == 0:
-                    return
-            if process.poll() is not None or time.monotonic() > deadline:
-                output = (self.folder / f"{name}.out").read_text(errors="replace")[-2000:]
-                raise ProcessError(f"RocketMQ's {name} did not open port {port}: {output}")
-            time.sleep(0.05)
+        until_ready(f"RocketMQ's {name} on port {port}", process, output, lambda: is_open(host, port))
 
     def _options_of_jvms(self) -> list[str]:
         return [*_SHORT_LIVED, f"-XX:SharedArchiveFile={_archive()}"]
@@ -365,7 +356,7 @@ class _Archiving(RocketMQ):
         with self:
             _, proxy = self._processes.pop()
             proxy.terminate()
-            proxy.wait(_START_S)
+            proxy.wait(START_S)
         if not self._archive.exists():
             raise ProcessError(f"{_PROXY} left no {self._archive}")
 

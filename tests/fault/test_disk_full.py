@@ -20,7 +20,7 @@ from broker_gateway.transport.remoting.client import RemotingClient
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_testing.client import OPTIONS, Client
 from lakebroker_testing.gateway import Gateway, ProcessError
-from tests.support.waiting import wait_until
+from tests.support.waiting import LIMIT_S, wait_until
 
 DISK = 24 << 20
 FILES = 500
@@ -206,11 +206,11 @@ def test_a_change_that_is_refused_is_not_in_force_and_the_stop_is_clean(
                 name = f"g{number}-" + "x" * 105
                 body = json.dumps({"groupName": name}).encode()
                 put = Command(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, body)
-                answer = await client.invoke(address, put, 10)
+                answer = await client.invoke(address, put, LIMIT_S)
                 if answer.code != ResponseCode.SUCCESS:
                     assert "could not be written to the log, and is not done" in (answer.remark or "")
                     asked = Command(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": name})
-                    shown = await client.invoke(address, asked, 10)
+                    shown = await client.invoke(address, asked, LIMIT_S)
                     assert shown.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
                     return name
         finally:
@@ -238,7 +238,7 @@ def test_a_change_that_is_refused_is_not_in_force_and_the_stop_is_clean(
             remoting = RemotingClient()
             try:
                 asked = Command(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": refused})
-                return (await remoting.invoke(f"127.0.0.1:{gateway.remoting_port}", asked, 10)).code
+                return (await remoting.invoke(f"127.0.0.1:{gateway.remoting_port}", asked, LIMIT_S)).code
             finally:
                 await remoting.close()
 

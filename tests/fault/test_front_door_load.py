@@ -32,7 +32,7 @@ from tests.support.peers.hostile_remoting import (
     idle_and_half_open,
     memory_mib,
 )
-from tests.support.waiting import until, wait_until
+from tests.support.waiting import LIMIT_S, until, wait_until
 
 _CODES = (
     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
@@ -79,7 +79,7 @@ class Witness:
         assert answer.status.code == pb.OK
         self._sent += 1
         command = Command(RequestCode.GET_TOPIC_STATS_INFO, {"topic": "witness"})
-        found = await self._client.invoke(self._address, command, 20)
+        found = await self._client.invoke(self._address, command, LIMIT_S)
         assert found.code == ResponseCode.SUCCESS
         assert found.body.count(b'"maxOffset"') == 8
 
@@ -125,7 +125,7 @@ def test_hostile_bodies_are_answered_and_memory_is_bounded(
         client = RemotingClient()
         for code in _CODES:
             command = Command(code, {}, BOMBS[kind])
-            answer = await client.invoke(f"127.0.0.1:{fed.remoting_port}", command, 60)
+            answer = await client.invoke(f"127.0.0.1:{fed.remoting_port}", command, LIMIT_S)
             assert answer.code in (ResponseCode.SYSTEM_ERROR, ResponseCode.INVALID_PARAMETER)
             assert answer.remark is not None
             assert len(answer.remark) < 1000
@@ -166,12 +166,12 @@ def test_heartbeats_of_many_connections_are_forgotten_with_them(gateway: Gateway
             assert peer.recv(1)
         client = RemotingClient()
         listed = Command(RequestCode.GET_PRODUCER_CONNECTION_LIST, {"producerGroup": "p"})
-        assert (await client.invoke(address, listed, 20)).body.count(b'"clientId":"c"') == 200
+        assert (await client.invoke(address, listed, LIMIT_S)).body.count(b'"clientId":"c"') == 200
         for peer in peers:
             peer.close()
 
         async def forgotten() -> bool:
-            return (await client.invoke(address, listed, 20)).code == ResponseCode.SYSTEM_ERROR
+            return (await client.invoke(address, listed, LIMIT_S)).code == ResponseCode.SYSTEM_ERROR
 
         await until(forgotten)
         await client.close()
@@ -201,10 +201,12 @@ def test_searches_by_key_are_few_at_a_time_and_hold_nobody_up(gateway: Gateway) 
             remoting = RemotingClient()
             address = f"127.0.0.1:{gateway.remoting_port}"
             await witness.look()
-            answers = [await remoting.invoke(address, Command(RequestCode.QUERY_MESSAGE, fields), 60)]
+            answers = [await remoting.invoke(address, Command(RequestCode.QUERY_MESSAGE, fields), LIMIT_S)]
             while answers[-1].code == ResponseCode.SYSTEM_BUSY:
                 await witness.look()
-                answers.append(await remoting.invoke(address, Command(RequestCode.QUERY_MESSAGE, fields), 60))
+                answers.append(
+                    await remoting.invoke(address, Command(RequestCode.QUERY_MESSAGE, fields), LIMIT_S)
+                )
             assert answers[-1].code == ResponseCode.QUERY_NOT_FOUND
             received = b""
             while received.count(b"run already") < 1:
@@ -238,7 +240,7 @@ def test_what_heartbeats_hold_is_bounded(gateway: Gateway, kind: str, record_pro
         body = json.dumps(value, separators=(",", ":")).encode()
         address = f"127.0.0.1:{gateway.remoting_port}"
         warm = RemotingClient()
-        assert (await warm.invoke(address, Command(RequestCode.HEART_BEAT, {}, body), 20)).code == 0
+        assert (await warm.invoke(address, Command(RequestCode.HEART_BEAT, {}, body), LIMIT_S)).code == 0
         await warm.close()
         before = memory_mib(gateway.process)
         kept = MAX_HELD // decode_heartbeat(JsonObject(value, "x")).weight
@@ -247,7 +249,7 @@ def test_what_heartbeats_hold_is_bounded(gateway: Gateway, kind: str, record_pro
         for _ in range(kept + REFUSED):
             clients.append(RemotingClient())
             command = Command(RequestCode.HEART_BEAT, {}, body)
-            answer = await clients[-1].invoke(address, command, 20)
+            answer = await clients[-1].invoke(address, command, LIMIT_S)
             codes.append(answer.code)
         await witness.look()
         assert codes == [0] * kept + [ResponseCode.SYSTEM_BUSY] * REFUSED
@@ -255,7 +257,7 @@ def test_what_heartbeats_hold_is_bounded(gateway: Gateway, kind: str, record_pro
         record_property("grown_mib", grown)
         assert grown < 160
         listed = Command(RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": "g"})
-        found = await clients[0].invoke(address, listed, 20)
+        found = await clients[0].invoke(address, listed, LIMIT_S)
         assert json.loads(found.body) == {"consumerIdList": ["c"] * kept}
         for client in clients:
             await client.close()
@@ -295,7 +297,7 @@ def test_whole_tables_are_few_at_a_time_and_come_in_pages(gateway: Gateway, reco
         while len(found) < total:
             fields = {"groupSeq": str(len(found)), "maxGroupNum": "450", "dataVersion": version}
             command = Command(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, fields)
-            answer = await client.invoke(f"127.0.0.1:{gateway.remoting_port}", command, 20)
+            answer = await client.invoke(f"127.0.0.1:{gateway.remoting_port}", command, LIMIT_S)
             assert answer.code == 0, answer.remark
             total = int(answer.ext_fields["totalGroupNum"])
             table = json.loads(answer.body)

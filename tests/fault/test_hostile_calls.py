@@ -27,7 +27,7 @@ from tests.support.peers.raw_http2 import (
     frame,
     setting,
 )
-from tests.support.waiting import wait_until
+from tests.support.waiting import LIMIT_S, wait_until
 
 SERVICE = "/apache.rocketmq.v2.MessagingService/"
 ID = ("x-mq-client-id", "hostile")
@@ -101,7 +101,7 @@ def test_a_request_of_many_entries(gateway: Gateway, method: str) -> None:
     client = Client(gateway.address)
     call = client.channel.unary_unary(SERVICE + method)
     with pytest.raises(Exception, match="RESOURCE_EXHAUSTED"):
-        call(body[5:], metadata=client.metadata, timeout=60)
+        call(body[5:], metadata=client.metadata, timeout=LIMIT_S)
     assert memory_mib(gateway.process, "VmHWM") - before < GROWTH_MIB
 
 

@@ -29,7 +29,7 @@ from tests.suite.evidence import EVIDENCE, LONG
 from tests.support.logs.contents import stored
 from tests.support.peers.hostile_clients import KINDS, SERVICE
 from tests.support.peers.hostile_remoting import Record, memory_mib
-from tests.support.waiting import wait_until
+from tests.support.waiting import LIMIT_S, wait_until
 
 QUIET_S, HOSTILE_S = (30.0, 120.0) if EVIDENCE else (0.5, 2.0)
 RATE = 200
@@ -95,7 +95,7 @@ class Honest:
                 SERVICE + "ReceiveMessage",
                 request_serializer=rpc.ReceiveMessageRequest.SerializeToString,
                 response_deserializer=rpc.ReceiveMessageResponse.FromString,
-            )(request, metadata=(("x-mq-client-id", "honest"),), timeout=120)
+            )(request, metadata=(("x-mq-client-id", "honest"),), timeout=LIMIT_S)
             try:
                 answers = [each async for each in call]
             except grpc.aio.AioRpcError as error:
@@ -128,7 +128,7 @@ class Honest:
             response_deserializer=getattr(rpc, method + "Response").FromString,
         )
         try:
-            answer = await call(request, metadata=(("x-mq-client-id", "honest"),), timeout=120)
+            answer = await call(request, metadata=(("x-mq-client-id", "honest"),), timeout=LIMIT_S)
         except grpc.aio.AioRpcError as error:
             self.failures.append(f"{method} {error.code()} {error.details()}")
             return None
@@ -183,7 +183,7 @@ def test_hostile_peers_of_every_kind(
     with subprocess.Popen(["nice", "-n", "10", *program]) as hostile:
         wait_until(Path(plan["answers"]).exists)  # they begin
         open_files, most = asyncio.run(_watched(gateway, honest.run(HOSTILE_S)))
-        assert hostile.wait(300) == 0
+        assert hostile.wait(LIMIT_S) == 0
     assert json.loads(Path(plan["rounds"]).read_text()).keys() == set(plan["kinds"])
     assert gateway.process.poll() is None
     record_property("honest_calls", len(honest.waits))

@@ -28,6 +28,7 @@ from tests.support.peers.hostile_remoting import (
     idle_and_half_open,
     memory_mib,
 )
+from tests.support.waiting import LIMIT_S
 
 
 @contextlib.contextmanager
@@ -66,7 +67,7 @@ class Witness:
 
     async def look(self) -> None:
         command = Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "orders"})
-        assert (await self._client.invoke(self._address, command, 20)).code == ResponseCode.SUCCESS
+        assert (await self._client.invoke(self._address, command, LIMIT_S)).code == ResponseCode.SUCCESS
 
     async def close(self) -> None:
         await self._client.close()
@@ -110,7 +111,7 @@ def test_hostile_bodies_are_answered_and_memory_is_bounded(
         client = RemotingClient()
         command = Command(RequestCode.REGISTER_BROKER, HOSTILE_IDS, BOMBS[kind])
         for _ in range(2):
-            answer = await client.invoke(fed.address, command, 60)
+            answer = await client.invoke(fed.address, command, LIMIT_S)
             assert answer.code == ResponseCode.SYSTEM_ERROR
             await witness.look()
         grown = memory_mib(fed.process, "VmHWM") - before
@@ -164,7 +165,7 @@ def test_others_are_served_while_a_large_registration_is_read(
         body = RegisterBrokerBody(DataVersion(0, 1, 1), topics).encode(compress=True)
         client = RemotingClient()
         registering = asyncio.create_task(
-            client.invoke(server.address, Command(RequestCode.REGISTER_BROKER, HOSTILE_IDS, body), 100)
+            client.invoke(server.address, Command(RequestCode.REGISTER_BROKER, HOSTILE_IDS, body), LIMIT_S)
         )
         looks = 0
         while not registering.done():
@@ -205,7 +206,7 @@ def test_a_client_that_never_reads(server: NameServer, record_property: Record) 
             for number in range(20_000)
         }
         body = RegisterBrokerBody(DataVersion(0, 1, 1), topics).encode(compress=True)
-        answer = await client.invoke(server.address, Command(RequestCode.REGISTER_BROKER, IDS, body), 60)
+        answer = await client.invoke(server.address, Command(RequestCode.REGISTER_BROKER, IDS, body), LIMIT_S)
         assert answer.code == 0
         before = memory_mib(server.process)
         request = encode(Command(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER))
@@ -218,7 +219,7 @@ def test_a_client_that_never_reads(server: NameServer, record_property: Record) 
                 except BlockingIOError:
                     break
                 command = Command(RequestCode.GET_BROKER_CLUSTER_INFO)
-                assert (await client.invoke(server.address, command, 30)).code == 0
+                assert (await client.invoke(server.address, command, LIMIT_S)).code == 0
             assert sent > 0
             grown = memory_mib(server.process) - before
             record_property("grown_mib", grown)
@@ -247,9 +248,9 @@ def test_lists_asked_for_without_waiting_do_not_stop_the_server(server: NameServ
         topics = {f"topic-{number}": TopicConfig(f"topic-{number}") for number in range(20_000)}
         body = RegisterBrokerBody(DataVersion(0, 1, 1), topics).encode(compress=True)
         command = Command(RequestCode.REGISTER_BROKER, HOSTILE_IDS, body)
-        assert (await client.invoke(server.address, command, 60)).code == 0
+        assert (await client.invoke(server.address, command, LIMIT_S)).code == 0
         for code, fields in LISTS.values():
-            asked = [client.invoke(server.address, Command(code, fields), 60) for _ in range(128)]
+            asked = [client.invoke(server.address, Command(code, fields), LIMIT_S) for _ in range(128)]
             answers, _ = await asyncio.gather(asyncio.gather(*asked), witness.look())
             assert {each.code for each in answers} == {ResponseCode.SUCCESS}
         await client.close()

@@ -198,7 +198,7 @@ def test_streams_opened_and_reset(tmp_path: Path, record_property: Note, transpo
         most, answers = 0.0, 0
         with grpc.insecure_channel(gateway.address) as channel:
             while time.monotonic() < until or min(counts) <= 1500 or not answers:
-                code = sender(channel)(message(b"z"), metadata=METADATA, timeout=120).status.code
+                code = sender(channel)(message(b"z"), metadata=METADATA, timeout=LIMIT_S).status.code
                 assert code == pb.OK
                 answers += 1
                 most = max(most, rss_anon_mb(gateway) - before)

@@ -23,7 +23,7 @@ from structured_streaming.storage.local import LocalFolder
 from tests.suite.evidence import EVIDENCE
 from tests.support.lakes import aged as aged_lake
 from tests.support.lakes.aged import WITH_MESSAGES, AgedLake, left_of, places
-from tests.support.waiting import wait_until
+from tests.support.waiting import LIMIT_S, wait_until
 
 PIECES = 100 if EVIDENCE else 1
 """Days of the log that are written, one after another, beside maintenance that is killed."""
@@ -51,7 +51,7 @@ def killed(process: Process) -> bool:
     """Ends it; whether it was still running."""
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGKILL)
-    return process.wait(300) == -signal.SIGKILL
+    return process.wait(LIMIT_S) == -signal.SIGKILL
 
 
 @pytest.mark.timeout(4 * 3600 if EVIDENCE else 1200)

@@ -12,6 +12,7 @@ import pytest
 
 from lakebroker_testing.gateway import ROOT, Gateway
 from lakebroker_testing.official_client import interpreter
+from tests.support.waiting import LIMIT_S
 
 FIRST = {
     "client first": "import rocketmq, lakebroker_testing.client",
@@ -59,7 +60,7 @@ def test_both_work_in_one_process(gateway: Gateway, tmp_path: Path, imports: str
         env={**os.environ, "HOME": str(tmp_path)},  # the client writes its log there
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=LIMIT_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -26,6 +26,7 @@ from tests.support.documents.bundle import (
     mappings,
     sources,
 )
+from tests.support.waiting import LIMIT_S
 
 CONSOLE = ROOT / "resources" / "apps" / "console.app.yml"
 FILES = sorted(path.relative_to(ROOT).as_posix() for path in sources(CONSOLE))
@@ -219,7 +220,7 @@ def test_the_build_leaves_no_wheel_of_another_version(tmp_path: Path) -> None:
     program.chmod(0o755)
     build = sources()[MAIN]["artifacts"]["lakebroker"]["build"]
     environment = {"PATH": f"{program.parent}:{os.environ['PATH']}"}
-    subprocess.run(["sh", "-c", build], cwd=tmp_path, env=environment, check=True, timeout=60)
+    subprocess.run(["sh", "-c", build], cwd=tmp_path, env=environment, check=True, timeout=LIMIT_S)
     for folder in ("dist", "resources/apps/console"):
         assert [each.name for each in (tmp_path / folder).iterdir()] == ["lakebroker-0.1.0-py3-none-any.whl"]
 

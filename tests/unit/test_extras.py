@@ -17,6 +17,7 @@ import typer
 from structured_streaming import extras as table
 from structured_streaming.extras import Needs
 from tests.support.packages.extras import SPARK, asked_for, bare_python, brought, distributions, requirements
+from tests.support.waiting import LIMIT_S
 
 ROOT = Path(__file__).resolve().parents[2]
 PRODUCT = ("broker_gateway", "store", "structured_streaming")
@@ -300,7 +301,7 @@ def run(program: str) -> str:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=LIMIT_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.documents.blocks import ROOT
+from tests.support.waiting import LIMIT_S
 
 _ASKED_FOR = re.compile(
     r"""<(?:script|img|iframe|link rel="stylesheet")[^>]*\b(?:src|href)="(?:https?:)?//"""
@@ -35,7 +36,7 @@ def build(folder: Path) -> subprocess.CompletedProcess[str]:
         env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=LIMIT_S,
     )
 
 

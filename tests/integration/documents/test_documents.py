@@ -26,6 +26,7 @@ from lakebroker_testing.gateway import ROOT
 from lakebroker_testing.official_client import interpreter
 from tests.support.documents.blocks import PAGES, Block, blocks_of, lines_of, statements_of, words_of
 from tests.support.documents.setting import Outcome, Setting
+from tests.support.waiting import LIMIT_S
 
 pytestmark = pytest.mark.timeout(1800)
 OF_THE_LAKE_OF_EXAMPLES = ("tables.md", "views.md")
@@ -95,7 +96,7 @@ def in_the_shell(setting: Setting, line: str) -> Outcome:
         env=setting.environment | {"PATH": path},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=LIMIT_S,
     )
     return Outcome(done.returncode, done.stdout, done.stderr)
 
@@ -130,7 +131,7 @@ def run_python(setting: Setting, spark: SparkSession, block: Block) -> None:
         env={**os.environ, **named, "PYTHONPATH": path, "HOME": str(setting.folder)},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=LIMIT_S,
     )
     assert done.returncode == 0, f"{block.place}\n{done.stdout}{done.stderr}"
 

@@ -368,7 +368,7 @@ def test_a_running_statement_is_cancelled_by_its_info(engine: EmbeddedEngine) ->
             asking = threading.Thread(target=fails, args=(served.port, ticket, failed))
             asking.start()
             wait_until(lambda info=info, cancel=cancel: ran(cancel, other, info), "its run")
-            asking.join(60)
+            asking.join(LIMIT_S)
             assert failed[0].code() is grpc.StatusCode.CANCELLED  # type: ignore[attr-defined]
         goes_on(client)
         with pytest.raises(Refused, match="none of this server's"):
@@ -460,7 +460,7 @@ def test_every_call_needs_the_token(served: Served) -> None:
             ):
                 call = channel.stream_stream(METHOD + method.name)
                 with pytest.raises(grpc.RpcError) as refused:
-                    list(call(iter([b""]), metadata=shown, timeout=60))
+                    list(call(iter([b""]), metadata=shown, timeout=LIMIT_S))
                 expected = grpc.StatusCode.UNAUTHENTICATED
                 assert refused.value.code() is expected, method.name  # type: ignore[attr-defined]
                 assert TOKEN not in refused.value.details()  # type: ignore[attr-defined]
@@ -479,7 +479,7 @@ def test_compressed_requests_are_not_taken(served: Served) -> None:
     with channel:
         call = channel.unary_unary(METHOD + "GetFlightInfo")
         with pytest.raises(grpc.RpcError) as refused:
-            call(bytes(1 << 20), metadata=AUTHORIZED, timeout=60)
+            call(bytes(1 << 20), metadata=AUTHORIZED, timeout=LIMIT_S)
     assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED  # type: ignore[attr-defined]
 
 
@@ -497,7 +497,7 @@ def test_connections_are_bounded_and_those_there_are_go_on(engine: EmbeddedEngin
 
 def connected(port: int) -> socket.socket:
     """With the beginning of HTTP/2 sent."""
-    made = socket.create_connection(("127.0.0.1", port), timeout=60)
+    made = socket.create_connection(("127.0.0.1", port), timeout=LIMIT_S)
     with contextlib.suppress(OSError):
         made.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\x04" + bytes(5))
     return made
@@ -529,7 +529,7 @@ def test_calls_without_end_are_bounded(engine: EmbeddedEngine) -> None:
         channels = [grpc.insecure_channel(f"127.0.0.1:{served.port}", (("grpc.use_local_subchannel_pool", 1),)) for _ in range(4)]  # fmt: skip
         for n in range(80):
             call = channels[n % 4].stream_stream(METHOD + "DoPut", wire.FlightData.SerializeToString)
-            waiting.append(call(unfinished(first, ends), metadata=AUTHORIZED, timeout=60))
+            waiting.append(call(unfinished(first, ends), metadata=AUTHORIZED, timeout=LIMIT_S))
         refused = grpc.StatusCode.RESOURCE_EXHAUSTED
         wait_until(lambda: any(call.done() and call.code() is refused for call in waiting), "a refusal")
         ends.set()
@@ -551,7 +551,7 @@ def test_calls_whose_request_never_comes_are_ended(
             channel = held.enter_context(grpc.insecure_channel(f"127.0.0.1:{served.port}", options))
             for method in ("GetFlightInfo", "DoGet") * 10:
                 call = channel.stream_stream(METHOD + method, wire.FlightDescriptor.SerializeToString)
-                waiting.append(call(nothing(ends), metadata=AUTHORIZED, timeout=120))
+                waiting.append(call(nothing(ends), metadata=AUTHORIZED, timeout=LIMIT_S))
         codes = {status(call) for call in waiting}
         assert codes <= {grpc.StatusCode.CANCELLED, grpc.StatusCode.RESOURCE_EXHAUSTED}
         assert grpc.StatusCode.CANCELLED in codes
@@ -559,7 +559,7 @@ def test_calls_whose_request_never_comes_are_ended(
 
 
 def nothing(ends: threading.Event) -> Iterator[Message]:
-    ends.wait(120)
+    ends.wait(LIMIT_S)
     yield from ()
 
 
@@ -590,7 +590,7 @@ def planned(served: Served) -> None:
 
 def unfinished(first: Message, ends: threading.Event) -> Iterator[Message]:
     yield first
-    ends.wait(60)
+    ends.wait(LIMIT_S)
 
 
 def status(call: Any) -> grpc.StatusCode | None:

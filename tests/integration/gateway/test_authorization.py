@@ -84,7 +84,7 @@ async def answers(port: int) -> dict[RequestCode, tuple[int, str]]:
     try:
         found = {}
         for code in RequestCode:
-            answer = await client.invoke(f"127.0.0.1:{port}", Command(code), 10)
+            answer = await client.invoke(f"127.0.0.1:{port}", Command(code), LIMIT_S)
             found[code] = answer.code, answer.remark or ""
         return found
     finally:

@@ -253,9 +253,11 @@ def test_a_remoting_consumer_is_asked_over_its_connection(gateway: Gateway) -> N
         named = {"consumerGroup": GROUP, "clientId": "remoting-1"}
         try:
             await consumer.beat(address)
-            info = await tool.invoke(address, Command(RUNNING_INFO, {**named, "jstackEnable": "true"}), 20)
+            info = await tool.invoke(
+                address, Command(RUNNING_INFO, {**named, "jstackEnable": "true"}), LIMIT_S
+            )
             assert (info.code, info.body) == (0, b'{"jstack":"main"}')
-            consumed = await tool.invoke(address, Command(CONSUME, {**named, "msgId": place}), 20)
+            consumed = await tool.invoke(address, Command(CONSUME, {**named, "msgId": place}), LIMIT_S)
             assert (consumed.code, consumed.remark) == (ResponseCode.SYSTEM_ERROR, "not now")
             assert consumed.ext_fields["a"] == "b"
             assert decode_record(consumer.requests[1].body, verify=False).body == b"body"

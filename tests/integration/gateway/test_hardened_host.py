@@ -15,6 +15,7 @@ from lakebroker_testing.gateway import ROOT, Gateway
 from store.kernels.code_folders import CODE_FOLDERS, STORE_FOLDER
 from tests.suite.evidence import LONG, rounds
 from tests.support.machines.read_only import read_only
+from tests.support.waiting import LIMIT_S
 
 CRASHES = rounds(1, 2)
 
@@ -55,7 +56,12 @@ def hardened(writable: Path) -> list[str]:
 
 def run(writable: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [*hardened(writable), *arguments], capture_output=True, text=True, cwd=ROOT, check=False, timeout=280
+        [*hardened(writable), *arguments],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=False,
+        timeout=LIMIT_S,
     )
 
 

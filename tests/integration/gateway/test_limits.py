@@ -92,7 +92,7 @@ def together(gateway: Gateway, commands: list[Command]) -> list[int]:
         client = RemotingClient()
         try:
             address = f"127.0.0.1:{gateway.remoting_port}"
-            answers = await asyncio.gather(*(client.invoke(address, each, 20) for each in commands))
+            answers = await asyncio.gather(*(client.invoke(address, each, LIMIT_S) for each in commands))
             return [each.code for each in answers]
         finally:
             await client.close()

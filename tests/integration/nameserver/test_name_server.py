@@ -49,7 +49,7 @@ class Broker:
 
     async def ask(self, code: RequestCode, body: bytes = b"", version: int = 513, **fields: Any) -> Command:
         texts = {name: str(value) for name, value in fields.items()}
-        return await self.client.invoke(self.address, Command(code, texts, body, version=version), 20)
+        return await self.client.invoke(self.address, Command(code, texts, body, version=version), LIMIT_S)
 
     async def register(self, body: bytes, version: int = 513, **fields: Any) -> Command:
         header = {
@@ -472,7 +472,7 @@ def test_brokers_survive_a_pause_of_the_name_server(tmp_path: Path) -> None:
             beats = []
             beat = Command(RequestCode.BROKER_HEARTBEAT, {name: str(value) for name, value in ids.items()})
             for _ in range(12):
-                beats.append(asyncio.create_task(broker.client.invoke(broker.address, beat, 50)))
+                beats.append(asyncio.create_task(broker.client.invoke(broker.address, beat, LIMIT_S)))
                 await asyncio.sleep(0.5)
         finally:
             process.process.send_signal(signal.SIGCONT)

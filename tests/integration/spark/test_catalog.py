@@ -32,6 +32,7 @@ from tests.suite.evidence import EVIDENCE, LONG
 from tests.support.lakes.aged import WITH_MESSAGES, AgedLake, left_of, places
 from tests.support.lakes.few_tables import IN_SCHEMA
 from tests.support.lakes.viewed import VIEW
+from tests.support.waiting import LIMIT_S
 
 SCHEMA, DAMAGED = CatalogSchema("spark_catalog", "aged"), CatalogSchema("spark_catalog", "damaged")
 APPENDS = 3 if EVIDENCE else 1
@@ -134,7 +135,7 @@ def test_what_stays_beside_appends_and_how_it_is_said(spark: SparkSession, lake:
     stream = threading.Thread(target=append)
     stream.start()
     done = expire_schema(spark, SCHEMA, now)
-    stream.join(300)
+    stream.join(LIMIT_S)
     assert (problems, [report.problems for report in done]) == ([], [[], [], [], []])
     assert [report.table for report in done] == ["typed_orders", "consume_queue", "message_index", "messages"]
     after = lake.all_rows()

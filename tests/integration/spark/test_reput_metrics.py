@@ -23,9 +23,10 @@ from structured_streaming.reput_query import run_until_done
 from structured_streaming.stopping import Stopping
 from structured_streaming.tables import TABLES
 from tests.suite.evidence import LONG
-from tests.support.brokers.scraped import PATIENCE_S, Numbers, metrics_url, once_it_says, value
+from tests.support.brokers.scraped import Numbers, metrics_url, once_it_says, value
 from tests.support.lakes.checks import assert_exact, rows
 from tests.support.machines.children import children
+from tests.support.waiting import LIMIT_S
 
 WHOLE = ("lakebroker_reput_phase_seconds_count", frozenset({("phase", "whole")}))
 """Spark tells a batch's times behind it."""
@@ -74,7 +75,7 @@ def test_metrics_say_what_the_lake_holds_and_the_session_is_left_without_a_liste
     assert 0 < spent <= value(numbers, "lakebroker_reput_commit_seconds_sum")
     newest = max(row["store_timestamp"] for row in rows(lake, "messages").to_pylist()).timestamp()
     age = value(numbers, "lakebroker_reput_newest_record_age_seconds", broker="broker-a")
-    assert 0 <= time.time() - newest - age < PATIENCE_S
+    assert 0 <= time.time() - newest - age < LIMIT_S
     last = value(numbers, "lakebroker_reput_last_batch_timestamp_seconds")
     assert last >= max(row["commit_timestamp"] for row in progress).timestamp() - 1
     assert last == pytest.approx(

@@ -198,6 +198,7 @@ def test_the_server_asks_its_peer(run: Run) -> None:
 def test_no_answer_in_time_closes_a_silent_connection(run: Run) -> None:
     async def test() -> None:
         async with served() as server, client_of() as client:
+            assert (await client.invoke(server.address, Command(ECHO), LIMIT_S)).code == 0  # it is connected
             with pytest.raises(RequestTimeoutError, match="did not answer request 5 within"):
                 await client.invoke(server.address, Command(NEVER), 0.2)
             await until(lambda: len(server.closed) == 1)

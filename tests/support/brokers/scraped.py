@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import re
-import time
 import urllib.request
 from collections.abc import Callable
 
 from prometheus_client.parser import text_string_to_metric_families
 
 from lakebroker_testing.gateway import Reput
+from lakebroker_testing.programs import until_ready
+from tests.support.waiting import LIMIT_S, wait_until
 
-PATIENCE_S = 240
+_AT = re.compile(r"metrics at (http://\S+)\n")
 Numbers = dict[tuple[str, frozenset[tuple[str, str]]], float]
 """By name and labels."""
 
 
 def scraped(url: str) -> Numbers:
     """As it is now."""
-    with urllib.request.urlopen(url, timeout=30) as answer:
+    with urllib.request.urlopen(url, timeout=LIMIT_S) as answer:
         text = answer.read().decode()
     return {
         (sample.name, frozenset(sample.labels.items())): sample.value
@@ -39,18 +40,17 @@ def metric(port: int, name: str, **labels: str) -> float:
 
 def metrics_url(reput: Reput) -> str:
     """Where a reput with --metrics-port serves; waits until it does."""
-    until = time.monotonic() + PATIENCE_S
-    while not (found := re.search(r"metrics at (http://\S+)\n", reput.log.read_text())):
-        reput.batches()  # whether it ended
-        assert time.monotonic() < until, reput.log.read_text()[-2000:]
-        time.sleep(0.1)
-    return found[1]
+    return until_ready("the reput", reput.process, reput.log, lambda: _AT.search(reput.log.read_text()))[1]
 
 
 def once_it_says(url: str, so: Callable[[Numbers], bool]) -> Numbers:
     """Waits until the numbers are so."""
-    until = time.monotonic() + PATIENCE_S
-    while not so(numbers := scraped(url)):
-        assert time.monotonic() < until, numbers
-        time.sleep(0.2)
+    numbers: Numbers = {}
+
+    def is_so() -> bool:
+        nonlocal numbers
+        numbers = scraped(url)
+        return so(numbers)
+
+    wait_until(is_so, lambda: numbers)
     return numbers

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 import subprocess
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from lakebroker_testing.gateway import START_S, ProcessError
 from lakebroker_testing.prestarted import ROOT, Process, command, start
+from lakebroker_testing.programs import until_ready
 from tests.support.lakes.streamed import StreamedLake
 
 _BOOT = re.compile(r"serves log (\w+), from (\d+) on, at [\d.]+:(\d+)")
@@ -60,12 +59,9 @@ class Sidecar:
                 self.process = subprocess.Popen(words, cwd=ROOT, stdout=out, stderr=log)
             else:
                 self.process = start(*self._words, stdout=out, stderr=log)
-        until = time.monotonic() + START_S
-        while (found := _BOOT.search(self._out.read_text())) is None:
-            if self.process.poll() is not None or time.monotonic() > until:
-                self.kill()
-                raise ProcessError(self.log.read_text())
-            time.sleep(0.05)
+        found = until_ready(
+            "the sidecar", self.process, self.log, lambda: _BOOT.search(self._out.read_text())
+        )
         self.log_id, self.port = found[1], int(found[3])
 
     def filling(self, lake: Path) -> StreamedLake:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 import subprocess
-import time
 from pathlib import Path
 
-from lakebroker_testing.gateway import ROOT, START_S, ProcessError, command
+from lakebroker_testing.gateway import ROOT, command
+from lakebroker_testing.programs import until_ready
+from tests.support.waiting import LIMIT_S
 
 _READY = re.compile(r" is at (http://\S+/)")
 
@@ -24,7 +25,10 @@ class ConsoleProcess:
                 stderr=out,
                 cwd=cwd,
             )
-        self.url = self._ready()
+        ready = until_ready(
+            "the console", self.process, self.log, lambda: _READY.search(self.log.read_text())
+        )
+        self.url = ready[1]
 
     def __enter__(self) -> ConsoleProcess:
         return self
@@ -37,16 +41,4 @@ class ConsoleProcess:
     def stop(self) -> int:
         """SIGTERM; its status."""
         self.process.terminate()
-        return self.process.wait(60)
-
-    def _ready(self) -> str:
-        deadline = time.monotonic() + START_S
-        while True:
-            found = _READY.search(self.log.read_text())
-            if found is not None:
-                return found[1]
-            if self.process.poll() is not None or time.monotonic() > deadline:
-                self.process.kill()
-                self.process.wait()
-                raise ProcessError(f"the console did not start: {self.log.read_text()[-3000:]}")
-            time.sleep(0.05)
+        return self.process.wait(LIMIT_S)

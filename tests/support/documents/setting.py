@@ -18,7 +18,7 @@ from lakebroker_testing.gateway import ROOT, Gateway
 from lakebroker_testing.logs import LogWriter
 from lakebroker_testing.prestarted import Process, run, start
 from tests.support.logs.real_store import RealStore
-from tests.support.waiting import wait_until
+from tests.support.waiting import LIMIT_S, wait_until
 
 TOKEN = "0123456789abcdef-of-the-documents"
 _SCHEMA = """{"type": "object", "required": ["id", "amount"],
@@ -248,7 +248,7 @@ class Setting:
             self._served[f"{words[0]}, over TLS" if "--tls-cert" in words else words[0]].append(ready[1])
             return Outcome(0, output.read_text(), "")
         process.send_signal(signal.SIGTERM)
-        status = process.wait(60)
+        status = process.wait(LIMIT_S)
         return Outcome(0 if status == server.ends_with else status, output.read_text(), "")
 
 

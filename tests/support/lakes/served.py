@@ -31,7 +31,7 @@ from structured_streaming.flight.service import Sizes, serving
 from tests.support.brokers import with_constants
 from tests.support.lakes.empty import empty_lake
 from tests.support.lakes.union import commit, cuts, manifest
-from tests.support.waiting import wait_until
+from tests.support.waiting import LIMIT_S, wait_until
 
 METHOD = "/arrow.flight.protocol.FlightService/"
 TOKEN = "0123456789abcdef"
@@ -128,7 +128,7 @@ class ServeProcess:
     def stop(self, number: int = signal.SIGTERM) -> int:
         """Its status, after the signal."""
         self.process.send_signal(number)
-        return self.process.wait(60)
+        return self.process.wait(LIMIT_S)
 
     def _uris(self) -> list[str]:
         return re.findall(r"is served at (grpc\S*://\S+)", self.said())
@@ -145,7 +145,7 @@ class Client:
     def __init__(self, uri: str, token: str) -> None:
         self.flight = flight.connect(uri)
         headers = [(b"authorization", f"Bearer {token}".encode())] if token else []
-        self.options = flight.FlightCallOptions(headers=headers, timeout=60)
+        self.options = flight.FlightCallOptions(headers=headers, timeout=LIMIT_S)
 
     def __enter__(self) -> Client:
         return self
@@ -190,7 +190,7 @@ def counted(rows: pa.Table) -> Counter[str]:
     return Counter(map(repr, rows.to_pylist()))
 
 
-def rows_of(channel: grpc.Channel, ticket: bytes, timeout: float | None = 60) -> Any:
+def rows_of(channel: grpc.Channel, ticket: bytes, timeout: float | None = LIMIT_S) -> Any:
     """By gRPC itself: pyarrow takes an answer that says cancelled for ctrl-C in the main thread."""
     call = channel.unary_stream(METHOD + "DoGet", wire.Ticket.SerializeToString)
     return call(wire.Ticket(ticket=ticket), metadata=AUTHORIZED, timeout=timeout)

@@ -6,7 +6,6 @@ import os
 import shutil
 import signal
 import subprocess
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -14,14 +13,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from lakebroker_testing.cached import filled_once
-from lakebroker_testing.gateway import ROOT, ProcessError
+from lakebroker_testing.gateway import ROOT
 from lakebroker_testing.ports import free_ports
-from lakebroker_testing.programs import output_of
+from lakebroker_testing.programs import ProcessError, output_of, until_ready
 
 _MODULE = "github.com/versity/versitygw/cmd/versitygw@v1.8.0"
 _CACHE = ROOT / ".cache" / "versitygw"
 BUCKET = "lake"
-_START_S = 30
 
 
 def program() -> Path:
@@ -67,12 +65,10 @@ class ObjectStore:
             "posix",
             str(self.folder),
         ]
-        self._process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
-        until = time.monotonic() + _START_S
-        while not self._answers():
-            if self._process.poll() is not None or time.monotonic() > until:
-                raise ProcessError(f"the S3 server did not start: {' '.join(command)}")
-            time.sleep(0.05)
+        log = self.folder.with_suffix(".log")
+        with log.open("ab") as out:
+            self._process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=out)
+        until_ready("the S3 server", self._process, log, self._answers)
 
     def kill(self) -> None:
         """SIGKILL, as a host that is gone."""

@@ -6,7 +6,6 @@ import json
 import re
 import shutil
 import subprocess
-import time
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -17,12 +16,12 @@ from typing import Any
 import yaml
 
 from lakebroker_testing.cached import filled_once
-from lakebroker_testing.gateway import ROOT, ProcessError
-from lakebroker_testing.programs import output_of
+from lakebroker_testing.gateway import ROOT
+from lakebroker_testing.programs import ProcessError, output_of, until_ready
 
 _PACKAGE = "prometheus"
 _CACHE = ROOT / ".cache" / "prometheus"
-START_S = 60
+_LISTENS = re.compile(r'msg="Listening on" address=(\S+)')
 
 
 def promtool(*arguments: str, given: str = "") -> subprocess.CompletedProcess[str]:
@@ -91,12 +90,9 @@ class Prometheus:
                 stderr=log,
                 cwd=self._folder,
             )
-        until = time.monotonic() + START_S
-        while not (found := re.search(r'msg="Listening on" address=(\S+)', self._log.read_text())):
-            if self._process.poll() is not None or time.monotonic() > until:
-                self.__exit__()
-                raise ProcessError(f"Prometheus did not start: {self._log.read_text()[-3000:]}")
-            time.sleep(0.05)
+        found = until_ready(
+            "Prometheus", self._process, self._log, lambda: _LISTENS.search(self._log.read_text())
+        )
         self._url = f"http://{found[1]}/api/v1"
         return self
 

@@ -17,6 +17,7 @@ from broker_gateway.protocol.codes import RequestCode
 from broker_gateway.protocol.command import Command
 from broker_gateway.protocol.frame import MAX_FRAME, encode
 from tests.suite.evidence import EVIDENCE
+from tests.support.waiting import LIMIT_S
 
 BODY = RegisterBrokerBody(DataVersion(0, 1, 1), {name: TopicConfig(name) for name in ("orders", "other")})
 IDS = {
@@ -84,7 +85,7 @@ def forget_peak(process: subprocess.Popen[bytes] | None) -> None:
 
 
 def connect(port: int) -> socket.socket:
-    found = socket.create_connection(("127.0.0.1", port), timeout=20)
+    found = socket.create_connection(("127.0.0.1", port), timeout=LIMIT_S)
     found.settimeout(20)
     return found
 

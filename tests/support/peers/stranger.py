@@ -12,6 +12,7 @@ from broker_gateway.protocol.body.topic_config import DataVersion, TopicConfig
 from broker_gateway.protocol.codes import RequestCode
 from broker_gateway.protocol.command import Command
 from broker_gateway.transport.remoting.client import RemotingClient
+from tests.support.waiting import LIMIT_S
 
 
 def register(name: str, address: str, state: int = 0) -> Command:
@@ -41,7 +42,7 @@ async def main(name_server: str, victim: str, canary: str, own: str) -> None:
     }
     answers = {}
     for what, request in requests.items():
-        answers[what] = (await client.invoke(name_server, request, 10.0)).code
+        answers[what] = (await client.invoke(name_server, request, LIMIT_S)).code
     sys.stdout.write(json.dumps(answers) + "\n")
     sys.stdout.flush()
     await asyncio.to_thread(sys.stdin.readline)  # its brokers are there until it is told to go

@@ -28,6 +28,7 @@ from lakebroker_testing.messages import message as made
 from lakebroker_testing.messages import send_request
 from tests.suite.evidence import rounds
 from tests.support.brokers.telemetry_client import producer_settings
+from tests.support.waiting import LIMIT_S
 
 MAX_ATTEMPTS = 4
 OPTIONS = {
@@ -545,5 +546,5 @@ def _administrate(client: Client, method: str, request: Any) -> None:
 
 def _join(threads: list[threading.Thread]) -> None:
     for thread in threads:
-        thread.join(60)
+        thread.join(LIMIT_S)
         assert not thread.is_alive(), "a client hangs"

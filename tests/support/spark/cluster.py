@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -16,8 +15,8 @@ from typing import NamedTuple
 import pyspark
 
 from lakebroker_testing.gateway import ROOT
+from lakebroker_testing.programs import until_ready
 
-_PATIENCE_S = 120.0
 _MASTER = re.compile(r"Starting Spark master at (spark://\S+)")
 _REGISTERED = re.compile(r"(Successfully registered with master)")
 
@@ -111,16 +110,11 @@ class Cluster:
 
     def _said(self, number: int, line: re.Pattern[str]) -> str:
         """The first group of a line that a process logs."""
-        log, process, until = (
-            _log(self._places[number]),
-            self._processes[number],
-            time.monotonic() + _PATIENCE_S,
-        )
-        while (found := line.search(log.read_text(errors="replace"))) is None:
-            assert process.poll() is None, log.read_text()[-3000:]
-            assert time.monotonic() < until, log.read_text()[-3000:]
-            time.sleep(0.1)
-        return found[1]
+        log = _log(self._places[number])
+        name = f"Spark on {self._places[number].address}"
+        return until_ready(
+            name, self._processes[number], log, lambda: line.search(log.read_text(errors="replace"))
+        )[1]
 
 
 def on_loopback(folder: Path, workers: int = 2) -> list[Place]:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pyspark
 
-from lakebroker_testing.gateway import ProcessError
-from lakebroker_testing.ports import free_ports
+from lakebroker_testing.ports import free_ports, is_open
+from lakebroker_testing.programs import until_ready
 
 _SITE = """<configuration>
 <property><name>javax.jdo.option.ConnectionURL</name><value>jdbc:derby:;databaseName={folder}/database;create=true</value></property>
@@ -22,7 +20,6 @@ _SITE = """<configuration>
 <property><name>hive.metastore.warehouse.dir</name><value>file://{folder}/warehouse</value></property>
 </configuration>
 """
-_START_S = 400
 
 
 @contextmanager
@@ -52,23 +49,10 @@ def hive_metastore(folder: Path) -> Iterator[Path]:
     with (folder / "metastore.log").open("wb") as log:
         process = subprocess.Popen(command, cwd=folder, stdout=log, stderr=log)
     try:
-        _await(port, process, folder / "metastore.log")
+        until_ready(
+            "the Hive metastore", process, folder / "metastore.log", lambda: is_open("127.0.0.1", port)
+        )
         yield folder / "spark"
     finally:
         process.kill()
         process.wait()
-
-
-def _await(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
-    until = time.monotonic() + _START_S
-    while True:
-        try:
-            socket.create_connection(("127.0.0.1", port), 1).close()
-        except OSError as error:
-            if process.poll() is not None or time.monotonic() > until:
-                raise ProcessError(
-                    f"the Hive metastore did not start: {log.read_text(errors='replace')[-1500:]}"
-                ) from error
-            time.sleep(0.1)
-        else:
-            return

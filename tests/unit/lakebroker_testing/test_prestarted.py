@@ -12,7 +12,7 @@ import pytest
 
 from lakebroker_testing import prestarted as subject
 from lakebroker_testing.prestarted import ROOT, Forked, run, start
-from tests.support.waiting import wait_until
+from tests.support.waiting import LIMIT_S, wait_until
 
 
 def name_server(folder: Path, **settings: bool) -> Forked:
@@ -50,7 +50,7 @@ def test_it_takes_signals(tmp_path: Path, number: int, status: int) -> None:
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(0)
     process.send_signal(number)
-    assert process.wait(60) == process.returncode == status
+    assert process.wait(LIMIT_S) == process.returncode == status
     process.kill()  # nothing is sent to whoever has the id now
 
 
@@ -67,7 +67,7 @@ def test_a_session_of_its_own(tmp_path: Path) -> None:
     process = name_server(tmp_path, start_new_session=True)
     assert os.getsid(process.pid) == process.pid
     os.killpg(process.pid, signal.SIGKILL)
-    assert process.wait(60) == -signal.SIGKILL
+    assert process.wait(LIMIT_S) == -signal.SIGKILL
 
 
 def test_forks_end_with_the_process_that_asked_for_them(tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ end.run(command)
 def ended(status: str, shell: str = "exec") -> subprocess.CompletedProcess[str]:
     words = ["bash", "-c", f'{shell} "$@"', "bash", sys.executable, "-c", ENDS.format(status=status)]
     buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
-    return subprocess.run(words, cwd=ROOT, env=buffered, capture_output=True, text=True, timeout=60)
+    return subprocess.run(words, cwd=ROOT, env=buffered, capture_output=True, text=True, timeout=LIMIT_S)
 
 
 @pytest.mark.parametrize(("status", "number"), [("3", 3), ("", 0), ("-1", 255), ("True", 1)])

@@ -368,7 +368,7 @@ def test_the_checkpoint_is_kept_for_a_real_broker(tmp_path: Path) -> None:
 
 
 def test_few_pages_wait_for_the_thorough_flush(tmp_path: Path) -> None:
-    store = open_store(tmp_path, flush_interval_ms=10, flush_least_pages=4, flush_thorough_ms=60_000)
+    store = open_store(tmp_path, flush_interval_ms=10, flush_least_pages=4, flush_thorough_ms=3_600_000)
     store.append([pending(b"x" * 5000)])
     time.sleep(0.3)
     assert store.flushed_offset == 0

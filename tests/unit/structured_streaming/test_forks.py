@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 from tests.suite.evidence import rounds
+from tests.support.waiting import LIMIT_S
 
 FORKS = """
 import json, signal, subprocess, sys, threading
@@ -32,7 +33,7 @@ def calls():
         with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
             call = channel.unary_unary("/echo/Echo")
             for _ in range(20):
-                call(b"x", timeout=60)
+                call(b"x", timeout=300)
 
 
 callers = [threading.Thread(target=calls) for _ in range(3)]
@@ -56,7 +57,7 @@ def test_a_process_that_is_forked_beside_calls_begins() -> None:
         [sys.executable, "-c", FORKS, str(rounds(100, 200))],
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=LIMIT_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -9,6 +9,7 @@ import pytest
 
 from structured_streaming.errors import JvmEndedError, SparkStartError
 from structured_streaming.jvm_output import jvm_output_to_file, output_end
+from tests.support.waiting import LIMIT_S
 
 _DYING = "import sys; print('Out of space in CodeCache', file=sys.stderr, flush=True); sys.exit(50)"
 
@@ -16,7 +17,7 @@ _DYING = "import sys; print('Out of space in CodeCache', file=sys.stderr, flush=
 def test_a_jvm_that_ends_by_itself_says_why() -> None:
     with jvm_output_to_file():
         process = subprocess.Popen([sys.executable, "-c", _DYING])
-    status = process.wait(60)
+    status = process.wait(LIMIT_S)
     assert str(JvmEndedError(status, output_end())) == (
         "Spark's JVM ended with status 50; its output ends: Out of space in CodeCache; what was committed stands"
     )

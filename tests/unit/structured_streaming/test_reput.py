@@ -262,13 +262,13 @@ def test_what_takes_too_long_is_left_alone_and_undone() -> None:
         return looks > 2
 
     def work() -> str:
-        late.wait(60)
+        late.wait(LIMIT_S)
         return "late"
 
     assert unless(given_up, work, lambda result: undone.set() if result == "late" else None) is None
     assert not undone.is_set()
     late.set()
-    assert undone.wait(60)
+    assert undone.wait(LIMIT_S)
     assert unless(lambda: False, lambda: "at once", lambda _: None) == "at once"
     with pytest.raises(LakeError, match="away"):
         unless(lambda: False, lambda: _raise(LakeError("away")), lambda _: None)

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.waiting import LIMIT_S
+
 SENDING = """
 import _signal as signal, os, sys
 from importlib.abc import MetaPathFinder
@@ -32,7 +34,7 @@ def test_ctrl_c_while_modules_are_loaded(tmp_path: Path, module: str) -> None:
         env=os.environ | {"PYTHONPATH": str(Path.cwd())},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=LIMIT_S,
         check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
@@ -42,7 +44,7 @@ def test_a_signal_that_is_ignored_stays_so() -> None:
     code = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n" + SENDING.format(module="typer")
     done = subprocess.run(
         [sys.executable, "-c", code.replace('"gateway", "--store", "store"', '"--version"')],
-        capture_output=True, text=True, timeout=60, check=False,
+        capture_output=True, text=True, timeout=LIMIT_S, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -75,7 +77,7 @@ print("alive")
 
 def test_beside_a_session_that_is_there_the_process_goes_on_and_failures_are_exceptions() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", HOSTED], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", HOSTED], capture_output=True, text=True, timeout=LIMIT_S, check=False
     )
     shown = [line for line in done.stdout.splitlines() if not line.startswith("lakebroker ")]
     assert (done.returncode, shown) == (

@@ -30,6 +30,7 @@ from structured_streaming.reput_options import ReputOptions
 from structured_streaming.source.access import Access
 from structured_streaming.source.remote import BrokerLog
 from tests.support.lakes.empty import empty_lake
+from tests.support.waiting import LIMIT_S
 
 WITHOUT_SPARK = """
 import json, sys
@@ -76,7 +77,7 @@ def test_a_lake_in_a_folder_is_made_without_spark(tmp_path: Path) -> None:
     lake = ["--lake", str(tmp_path / "lake")]
     asked = [["init", *lake], ["sql", *lake, "SELECT count(*) FROM messages"], ["maintain", *lake]]
     ran = [sys.executable, "-c", WITHOUT_SPARK, json.dumps([*asked, ["init", "--lake", "main.lake"]])]
-    done = subprocess.run(ran, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(ran, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     *made, (_, refused) = json.loads(done.stdout)
     assert [status for status, _ in made] == [0, 0, 0], made
     assert refused.startswith(

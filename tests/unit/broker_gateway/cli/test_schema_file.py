@@ -17,6 +17,7 @@ from typer.testing import CliRunner, Result
 from broker_gateway.cli.main import app
 from broker_gateway.cli.schema_file import read_schema
 from structured_streaming.typed.protobuf_bodies import ProtobufBodies
+from tests.support.waiting import LIMIT_S
 
 ORDER = """
 syntax = "proto3";
@@ -67,7 +68,7 @@ def of_order(root: Path, *more: str) -> Result:
 
 def compiled(root: Path, made: Path, *more: str) -> Path:
     protoc = [sys.executable, "-m", "grpc_tools.protoc", f"-I{root}", *more]
-    subprocess.run([*protoc, f"--descriptor_set_out={made}", "shop/order.proto"], check=True, timeout=120)
+    subprocess.run([*protoc, f"--descriptor_set_out={made}", "shop/order.proto"], check=True, timeout=LIMIT_S)
     return made
 
 

@@ -16,7 +16,7 @@ from broker_gateway.protocol.errors import ConnectError
 from broker_gateway.transport.remoting.client import RemotingClient
 from broker_gateway.transport.remoting.connection import Connection, Processors
 from broker_gateway.transport.remoting.server import RemotingServer
-from tests.support.waiting import LoopClock
+from tests.support.waiting import LIMIT_S, LoopClock
 
 
 @contextlib.asynccontextmanager
@@ -63,6 +63,6 @@ def test_connecting_takes_no_longer_than_the_option_says() -> None:
                 other.connect_ex(full.getsockname())
             async with client_of([], connectTimeoutMillis="300") as client:
                 with pytest.raises(ConnectError, match=r"no connection in 0\.3 s"):
-                    await client.invoke(f"127.0.0.1:{full.getsockname()[1]}", Command(1), 30)
+                    await client.invoke(f"127.0.0.1:{full.getsockname()[1]}", Command(1), LIMIT_S)
 
     asyncio.run(scenario())

@@ -16,6 +16,7 @@ from store.running.identity import STATE_FILE
 from store.running.log import RunningLog
 from store.scan import scan
 from tests.support.logs.real_store import RealStore
+from tests.support.waiting import LIMIT_S
 
 
 @pytest.fixture
@@ -170,7 +171,7 @@ def test_readers_at_once_see_one_log(store: RealStore, log: RunningLog) -> None:
     for _ in range(20):
         store.messages(20)
     for thread in threads:
-        thread.join(120)
+        thread.join(LIMIT_S)
     assert not failed
     assert settled(log, store.end) == store.end
 

@@ -32,6 +32,7 @@ from store.message_store import MessageStore
 from store.opening import StoreOptions
 from store.tools.rebuild import rebuild
 from tests.support.logs.contents import units
+from tests.support.waiting import LIMIT_S
 
 DATA = Path(__file__).parents[3] / "data" / "rocketmq-5.5.0-store.tar.gz"
 HOST = Host("127.0.0.1", 10911)
@@ -212,7 +213,7 @@ def test_a_store_in_use_is_left_alone(tmp_path: Path) -> None:
         tmp_path, StoreOptions(broker="b", cluster="c", store_host=HOST, segment_size=1 << 20)
     )
 
-    done = run("store", "rebuild", str(tmp_path), timeout=60)
+    done = run("store", "rebuild", str(tmp_path), timeout=LIMIT_S)
     assert done.returncode == 1
     assert "Lock failed, MQ already started" in done.stderr
     assert not (tmp_path / "consumequeue").exists()

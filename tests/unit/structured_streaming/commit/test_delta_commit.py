@@ -20,6 +20,7 @@ from structured_streaming.storage.delta_names import SPARK_APPLICATION
 from structured_streaming.storage.local import LocalFolder
 from structured_streaming.tables import MESSAGES, REPUT_PROGRESS, Table
 from tests.support.lakes.empty import empty_lake
+from tests.support.waiting import LIMIT_S
 
 
 def staged(lake: Path, start: int, end: int, broker: str = "b") -> list[dict[str, Any]]:
@@ -48,7 +49,7 @@ def test_one_of_two_writers_of_a_batch_wins(lake: Path) -> None:
         together = threading.Barrier(len(sinks))
 
         def commit(sink: DeltaCommitSink, batch: list[dict[str, Any]]) -> None:
-            together.wait(60)  # noqa: B023
+            together.wait(LIMIT_S)  # noqa: B023
             try:
                 report = sink.commit(batch)
                 assert report is not None
@@ -60,7 +61,7 @@ def test_one_of_two_writers_of_a_batch_wins(lake: Path) -> None:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(120)
+            thread.join(LIMIT_S)
         assert len(ends) == len(sinks)
         assert sum(isinstance(each, BatchReport) for each in ends) == 1
         assert offsets(lake) == list(range(number + 1))

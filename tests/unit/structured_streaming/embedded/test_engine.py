@@ -42,6 +42,7 @@ from structured_streaming.views import VIEWS
 from tests.support.lakes.checks import expected_keys
 from tests.support.lakes.empty import empty_lake
 from tests.support.lakes.union import commit, cuts, every_key, manifest
+from tests.support.waiting import LIMIT_S
 from tests.unit.structured_streaming.embedded.conftest import Opened, Seen
 
 
@@ -371,7 +372,7 @@ def test_it_needs_no_spark(store: Path, lake: Path) -> None:
         [sys.executable, "-c", ALONE, str(lake), str(store)],
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=LIMIT_S,
         check=False,
     )
     assert done.stderr == ""

@@ -23,7 +23,7 @@ from structured_streaming.typed_topics import of_registry, topics_of
 from tests.support.lakes.empty import empty_lake
 from tests.support.lakes.schema_registry import SchemaRegistry
 from tests.support.lakes.typed_batches import Log, framed
-from tests.support.waiting import wait_until
+from tests.support.waiting import LIMIT_S, wait_until
 
 
 @pytest.fixture
@@ -121,7 +121,7 @@ def test_a_registry_that_takes_its_time_holds_up_nobody(
     later, may_answer = order(("note", "string")), threading.Event()
 
     def slow(path: str) -> tuple[int, bytes]:
-        may_answer.wait(100)
+        may_answer.wait(LIMIT_S)
         return server.own_answer(path)
 
     server.answer = slow

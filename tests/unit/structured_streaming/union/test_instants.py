@@ -35,6 +35,7 @@ from structured_streaming.union.lakes import FolderLake
 from structured_streaming.union.tails import tails_of
 from tests.support.lakes.empty import empty_lake
 from tests.support.lakes.union import commit, cuts, manifest
+from tests.support.waiting import LIMIT_S
 
 NO_SESSION: Any = None
 """Versions and times are told without Spark."""
@@ -136,7 +137,7 @@ class _Changing:
         found = np.arange(1, self.version + 1)
         if self.version == 1:
             self.read.set()
-            assert self.go_on.wait(60)
+            assert self.go_on.wait(LIMIT_S)
         return found
 
     def close(self) -> None: ...
@@ -153,7 +154,7 @@ def test_what_a_statement_leaves_out_is_of_its_own_asking(monkeypatch: pytest.Mo
     ends = LogEnds(["broker:b:1"], Access())
     with ThreadPoolExecutor(1) as pool:
         slow = pool.submit(ends.asked)
-        assert log.read.wait(60)
+        assert log.read.wait(LIMIT_S)
         log.version = 2  # an erasure is answered
         asked = ends.asked()
         log.go_on.set()

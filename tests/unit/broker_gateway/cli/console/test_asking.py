@@ -33,6 +33,7 @@ from tests.support.lakes import example as example_lake
 from tests.support.lakes.empty import empty_lake
 from tests.support.lakes.staged import StagedLake
 from tests.support.logs.views import BEGIN_MS, MINUTE, ViewLog, settled
+from tests.support.waiting import LIMIT_S
 
 NOBODY = Reached("127.0.0.1:1", "", None, None)
 
@@ -320,14 +321,14 @@ def test_a_look_at_the_lake_that_fails_ends_no_statement_and_keeps_nobody_waitin
     def slow(folder: object) -> tuple[str, int]:
         looks.append(str(folder))
         looking.set()
-        assert go.wait(60)
+        assert go.wait(LIMIT_S)
         raise LocationError("the object store does not answer")
 
     with engine.asked() as under_way, ThreadPoolExecutor(1) as other:
         monkeypatch.setattr("structured_streaming.lake.identity", slow)
         now += lake_engine.LOOKED_S
         looker = other.submit(engine.rows, "SELECT 1 AS one")
-        assert looking.wait(60)
+        assert looking.wait(LIMIT_S)
         try:
             assert engine.rows("SELECT 2 AS two") == [{"two": 2}], "while another thread looks"
         finally:

@@ -38,7 +38,7 @@ class Slow(Places):
 
     def found(self, key: str, topic: str) -> Found:
         if key == "first":
-            assert self.go.wait(60)
+            assert self.go.wait(LIMIT_S)
             self.answered.set()
         return Found((), 0, (f"no message of {key}",))
 

@@ -19,7 +19,7 @@ from broker_gateway.cli.console.history import KEPT, MOST_LINES, History
 from broker_gateway.cli.console.poll import MOST_WATCHED, Poll, Queues, Watched
 from broker_gateway.cli.console.workers import MOST, Workers
 from broker_gateway.cli.gateway_calls import Reached
-from tests.support.waiting import wait_until
+from tests.support.waiting import LIMIT_S, wait_until
 
 
 def lag(group: str, behind: int | None) -> dict[str, Any]:
@@ -207,7 +207,7 @@ def test_questions_beyond_what_may_be_asked_at_a_time_are_refused_and_slow_ones_
 
     async def run() -> None:
         workers = Workers(patience_s=0.05)
-        slow = [asyncio.create_task(workers.ask(lambda: go.wait(60))) for _ in range(MOST)]
+        slow = [asyncio.create_task(workers.ask(lambda: go.wait(LIMIT_S))) for _ in range(MOST)]
         await asyncio.sleep(0)
         with pytest.raises(AskError, match=f"{MOST} questions are under way"):
             await workers.ask(lambda: 1)
@@ -258,6 +258,6 @@ async def run():
     workers.close()
 asyncio.run(run())
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=LIMIT_S)
     assert (done.returncode, done.stderr) == (0, "")
     assert "no answer within 0.01 s" in done.stdout

@@ -19,7 +19,7 @@ from broker_gateway.cli.questions import letters as reading
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_testing.broker import InProcessBroker
-from tests.support.waiting import wait_until
+from tests.support.waiting import LIMIT_S, wait_until
 
 HERE = Reached("here:1", "", None, None)
 DEAD = 40
@@ -165,7 +165,7 @@ def test_a_long_replay_is_shown_while_it_goes_on_and_ends_between_two_messages(
 ) -> None:
     replays, go = Replays(HERE, True), threading.Semaphore(0)
     plan = replays.plan("billing", ())
-    calls.before = lambda name: name == "SendMessage" and go.acquire(timeout=60)  # type: ignore[func-returns-value]
+    calls.before = lambda name: name == "SendMessage" and go.acquire(timeout=LIMIT_S)  # type: ignore[func-returns-value]
     run = replays.begin(plan)
     for _ in range(3):
         go.release()
@@ -185,7 +185,7 @@ def test_a_long_replay_is_shown_while_it_goes_on_and_ends_between_two_messages(
 def test_a_console_that_ends_says_what_its_replay_did(calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_STOP_S", 0.01)
     replays, go = Replays(HERE, True), threading.Semaphore(1)
-    calls.before = lambda name: name == "SendMessage" and go.acquire(timeout=60)  # type: ignore[func-returns-value]
+    calls.before = lambda name: name == "SendMessage" and go.acquire(timeout=LIMIT_S)  # type: ignore[func-returns-value]
     run = replays.begin(replays.plan("billing", ()))
     wait_until(lambda: run.sent == 1)
     said = replays.stop()
