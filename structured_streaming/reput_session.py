@@ -79,7 +79,7 @@ def reput_session(
         builder = builder.config(name, value)
     if delta:
         builder = with_delta(builder)
-    with workers_with_this_python(master, scratch), jvm_output_to_file():
+    with workers_with_this_python(master), jvm_output_to_file():
         session = builder.getOrCreate()
         made_here(session)
         session.sparkContext.setLogLevel("ERROR")

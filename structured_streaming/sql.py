@@ -116,7 +116,7 @@ def delta_session(master: str = "", lake: Folder | None = None, *, catalogs: boo
         check_delta(there)
         return beside(there)
     let_pandas_in()
-    master, scratch = master or DEFAULT_MASTER, scratch_folder()
+    master = master or DEFAULT_MASTER
     builder = (
         SparkSession.builder.appName("lakebroker-sql")
         .master(master)
@@ -130,10 +130,10 @@ def delta_session(master: str = "", lake: Folder | None = None, *, catalogs: boo
     )
     store = s3_access(lake.spark_uri) if lake is not None else S3Access()
     if not catalogs:
-        builder = builder.config("spark.sql.warehouse.dir", scratch)
+        builder = builder.config("spark.sql.warehouse.dir", scratch_folder())
     for name, value in (DELTA_SETTINGS | store.settings).items():
         builder = builder.config(name, value)
-    with workers_with_this_python(master, scratch), jvm_output_to_file():
+    with workers_with_this_python(master), jvm_output_to_file():
         session: SparkSession = with_delta(builder, store.packages).getOrCreate()
         made_here(session)
     session.sparkContext.setLogLevel("ERROR")

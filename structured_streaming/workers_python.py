@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from structured_streaming.scratch import scratch_folder
+
 _HOME, _PYTHON = "SPARK_HOME", "PYSPARK_PYTHON"
 _COPY = "python"
 """The folder of Spark's home with its own copy of pyspark."""
@@ -20,13 +22,14 @@ def is_local(master: str) -> bool:
 
 
 @contextmanager
-def workers_with_this_python(master: str, scratch: str) -> Iterator[None]:
+def workers_with_this_python(master: str) -> Iterator[None]:
     """Workers of a JVM that is started within run this interpreter, unless PYSPARK_PYTHON names another one. On this machine they
-    import the installed pyspark; `scratch` is a folder that lasts as long as the JVM. Raises OSError.
+    import the installed pyspark. Raises OSError.
 
     Spark puts the copy of pyspark in its home, a zip, before the installed one. From a zip Python compiles each module at every
     import: 1.2 to 1.5 CPU seconds a worker in place of 0.4, and Spark waits for a worker 10 s, also on a host with much
-    else to do. So that JVM gets a home that has everything but the copy.
+    else to do. So that JVM gets a home that has everything but the copy. It is there until this process ends, since a JVM goes
+    on when its session has ended, and may read it at any time.
     """
     os.environ.setdefault(_PYTHON, sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
@@ -35,7 +38,7 @@ def workers_with_this_python(master: str, scratch: str) -> Iterator[None]:
         yield
         return
     before = os.environ.get(_HOME)
-    os.environ[_HOME] = _without_copy(home, Path(scratch))
+    os.environ[_HOME] = _without_copy(home)
     try:
         yield
     finally:
@@ -53,9 +56,8 @@ def _installed_home() -> Path | None:
     return installed if installed.exists() and installed.samefile(_find_spark_home()) else None
 
 
-def _without_copy(home: Path, scratch: Path) -> str:
-    folder = scratch / "spark-home"
-    folder.mkdir()
+def _without_copy(home: Path) -> str:
+    folder = Path(scratch_folder())
     for entry in home.iterdir():
         if entry.name != _COPY:
             (folder / entry.name).symlink_to(entry)
