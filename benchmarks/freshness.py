@@ -38,13 +38,13 @@ from benchmarks import load_generator, revision
 from benchmarks.processes import cpu_s, job, rss_mb
 from broker_gateway.cli.units import size as bytes_of
 from lakebroker_testing.gateway import ROOT, Gateway, ProcessError, Reput, command
+from lakebroker_testing.programs import until_ready
 from structured_streaming.tables import TABLES
 
 console = Console(stderr=True)
 PEERS = (("Zerobus Ingest (published)", "5", "30", "at least once"),)
 _LOOK_S = 0.01
 _READ = "lakebroker_log_bytes_read_total"
-_START_S = 300.0
 
 
 class Follower:
@@ -88,7 +88,7 @@ def measure(rate: int, chosen: argparse.Namespace) -> dict[str, Any]:
         reput = jobs.enter_context(Reput(lake, log, "--brokers", gateway.address, *given))
         sent = {"rate": rate, "size": chosen.size, "senders": 4, "connections": 1}
         load_generator.run("send", gateway.address, gateway_pid, count=10, senders=1, connections=1)
-        _await(lambda: bool(reput.batches()))
+        until_ready("the reput", reput.process, log, reput.batches)
         sessions = {"reput": reput.process.pid, "gateway": gateway_pid}
         if chosen.maintain_every:
             target = ["--target-file-size", chosen.target_file_size]
@@ -98,8 +98,9 @@ def measure(rate: int, chosen: argparse.Namespace) -> dict[str, Any]:
         if chosen.union_pause >= 0:
             given = [str(lake), json.dumps({"brokers": gateway.address}), str(chosen.union_pause), "0"]
             arguments = [sys.executable, "-m", "benchmarks.union_reads", *given]
-            sessions["union"] = jobs.enter_context(job(arguments, folder, "union")).pid
-            _await(lambda: union.stat().st_size > 0)
+            asking = jobs.enter_context(job(arguments, folder, "union"))
+            sessions["union"] = asking.pid
+            until_ready("the union", asking, folder / "union.log", lambda: union.stat().st_size > 0)
         follower = Follower(lake)
         load_generator.run("send", gateway.address, gateway_pid, warm=1, seconds=chosen.warm, **sent)
         before = {
@@ -199,14 +200,6 @@ def _bytes_read(gateway: Gateway) -> int:
 
 def _lines(file: Path) -> list[str]:
     return [line for line in file.read_text().splitlines(keepends=True) if line.endswith("\n")]
-
-
-def _await(there: Any) -> None:
-    until = time.monotonic() + _START_S
-    while not there():
-        if time.monotonic() > until:
-            raise ProcessError(f"nothing came within {_START_S:g} s")
-        time.sleep(0.1)
 
 
 def show(found: list[dict[str, Any]]) -> None:

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from lakebroker_testing.gateway import ROOT, Gateway, Reput, command
+from lakebroker_testing.ports import is_open
 from lakebroker_testing.programs import ProcessError, until_ready
 from structured_streaming.signal_handlers import handled_by
 
@@ -36,8 +37,10 @@ class Console:
         """Returns when the page is there. Raises ProcessError."""
         try:
             self._start(PORT)
-        except ProcessError:  # the port is somebody's: of another demo, perhaps
-            self._start(0)
+        except ProcessError:
+            if not is_open("127.0.0.1", PORT):
+                raise
+            self._start(0)  # the port is somebody's: of another demo, perhaps
         return self
 
     def _start(self, port: int) -> None:

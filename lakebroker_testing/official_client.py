@@ -14,6 +14,7 @@ from typing import Any
 
 from lakebroker_testing.cached import filled_once
 from lakebroker_testing.gateway import CACHE
+from lakebroker_testing.programs import START_S
 from lakebroker_testing.uv import uv
 
 REQUIREMENTS = ("rocketmq-python-client==5.1.2",)
@@ -59,7 +60,7 @@ class OfficialClient:
     def pid(self) -> int:
         return self._process.pid
 
-    def call(self, do: str, timeout_s: float = 60.0, **arguments: Any) -> dict[str, Any]:
+    def call(self, do: str, timeout_s: float = START_S, **arguments: Any) -> dict[str, Any]:
         """Raises OfficialClientError."""
         process = self._process
         assert process.stdin is not None
@@ -116,8 +117,8 @@ def just_started(error: OfficialClientError) -> bool:
 
 
 def when_started(official: OfficialClient, do: str, **arguments: Any) -> dict[str, Any]:
-    """The answer to a call, which is made again for a minute while a real proxy has just started. Raises OfficialClientError."""
-    deadline_s = time.monotonic() + 60
+    """The answer to a call, which is made again for `START_S` while a real proxy has just started. Raises OfficialClientError."""
+    deadline_s = time.monotonic() + START_S
     while True:
         try:
             return official.call(do, **arguments)
@@ -125,5 +126,5 @@ def when_started(official: OfficialClient, do: str, **arguments: Any) -> dict[st
             if not just_started(error):
                 raise
             if time.monotonic() > deadline_s:
-                raise OfficialClientError(f"{error}, for a minute; {official.log_tail()}") from error
+                raise OfficialClientError(f"{error}, for {START_S:g} s; {official.log_tail()}") from error
             time.sleep(0.5)

@@ -39,7 +39,8 @@ from rocketmq.grpc_protocol import FilterType
 
 
 def configuration(endpoints: str) -> ClientConfiguration:
-    return ClientConfiguration(endpoints, Credentials())
+    """Its calls may take a minute, not 3 s: a busy machine answers late, and the client does not know then whether it was done."""
+    return ClientConfiguration(endpoints, Credentials(), request_timeout=60)
 
 
 def subscriptions(topics: dict[str, str], kind: str = "TAG") -> dict[str, FilterExpression]:

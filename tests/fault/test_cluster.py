@@ -16,7 +16,6 @@ from tests.support.brokers.clusters import routes
 from tests.support.brokers.gateways import create
 from tests.support.waiting import wait_until
 
-pytestmark = pytest.mark.timeout(400)
 NAMES = ("broker-0", "broker-1")
 SENT = 30
 

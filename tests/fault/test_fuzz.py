@@ -75,7 +75,6 @@ def test_the_corpus_holds(target: str, check: Callable[[bytes], None]) -> None:
 
 
 @LONG
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("target", LEAST_INPUTS)
 def test_the_corpus_holds_where_nothing_is_compiled(target: str) -> None:
     inputs = inputs_of(target)

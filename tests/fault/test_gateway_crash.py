@@ -69,7 +69,7 @@ class Load:
                 self.acked |= {e.message_id for e in answer.entries if e.status.code == pb.OK}
 
 
-@pytest.mark.timeout(7200 if EVIDENCE else 300)
+@pytest.mark.timeout(7200 if EVIDENCE else 600)
 @pytest.mark.parametrize("mode", ["SYNC_FLUSH", pytest.param("ASYNC_FLUSH", marks=LONG)])
 def test_sigkill_under_load(
     tmp_path: Path, mode: str, record_property: Callable[[str, object], None]

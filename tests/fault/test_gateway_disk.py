@@ -164,7 +164,7 @@ def test_a_failed_fdatasync(tmp_path: Path) -> None:
     assert set(sent) <= stored(gateway.store).keys()
 
 
-@pytest.mark.timeout(7200 if EVIDENCE else 300)
+@pytest.mark.timeout(7200 if EVIDENCE else 600)
 def test_power_cuts_under_load(tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
     answered = cuts = 0
     for number in range(ROUNDS):

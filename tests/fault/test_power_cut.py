@@ -259,7 +259,7 @@ class Round:
         self.cuts.append((target, known))
 
 
-@pytest.mark.timeout(7200 if EVIDENCE else 300)
+@pytest.mark.timeout(7200 if EVIDENCE else 600)
 def test_power_cuts_lose_nothing_answered(
     tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:

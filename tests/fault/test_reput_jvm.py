@@ -18,8 +18,6 @@ from tests.support.lakes.streamed import stream
 from tests.support.machines.children import children
 from tests.support.waiting import LIMIT_S, wait_until
 
-pytestmark = pytest.mark.timeout(600)
-
 
 class Running:
     """A reput in a process group of its own, whose temporary files are in `tmp`, and its standard error in `errors`."""

@@ -29,7 +29,6 @@ from tests.support.rocketmq.mqadmin import MqAdmin
 from tests.support.rocketmq.requests import ask, create
 from tests.support.waiting import wait_until
 
-pytestmark = pytest.mark.timeout(600)
 TOPIC = "commanded"
 GROUP = f"{TOPIC}-listen"
 RUNNING_INFO, CONSUME = RequestCode.GET_CONSUMER_RUNNING_INFO, RequestCode.CONSUME_MESSAGE_DIRECTLY

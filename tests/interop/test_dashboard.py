@@ -25,7 +25,6 @@ from tests.support.waiting import wait_until
 
 SCHEMA = '{"type": "object", "properties": {"id": {"type": "integer"}}}'
 RULES = ROOT / "resources" / "prometheus" / "lakebroker.rules.yml"
-PATIENCE_S = 200
 EVERY = {"cluster": ".*", "broker": ".*", "topic": ".*", "group": ".*"}
 """What Grafana puts in for "All"."""
 INTERVAL = {"__rate_interval": "10s"}
@@ -91,7 +90,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Promethe
         "lakeSelfCheckInterval": "5000",
         "lakeWithNamesrv": "false",
     }
-    with Gateway(folder / "gateway", **options) as gateway:
+    with Gateway(folder / "gateway", patient=True, **options) as gateway:
         client = Client(gateway.address)
         traffic = Traffic(client)
         arguments = ("--brokers", gateway.address, "--metrics-port", "0", "--trigger", "2s")
@@ -148,7 +147,7 @@ def assert_answered(prometheus: Prometheus, traffic: Traffic, values: dict[str, 
     def told() -> str:
         return f"what {lacking()}, of a reput that says {traffic.reput_log.read_text()[-2000:]!r},"
 
-    wait_until(answered, told, PATIENCE_S, every_s=0.5)
+    wait_until(answered, told, every_s=0.5)
 
 
 def test_every_query_of_every_panel_has_an_answer(watched: tuple[Prometheus, Traffic]) -> None:

@@ -12,7 +12,6 @@ from tests.suite.evidence import LONG
 from tests.support.rocketmq.foreign_clients import LITE
 from tests.support.rocketmq.lite_brokers import FEW, TOPIC, WILDCARD, Made, ours, real
 
-pytestmark = pytest.mark.timeout(600)
 SEEN = """\
 wrong name: BadRequestException
 wildcard subscribes: InternalErrorException

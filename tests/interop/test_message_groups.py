@@ -7,8 +7,6 @@ import random
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from broker_gateway.messaging.ordered_sends import bucket
 from lakebroker_testing.gateway import Gateway
 from lakebroker_testing.official_client import OfficialClient, when_started
@@ -20,7 +18,6 @@ from tests.support.waiting import wait_until
 CASES = 20_000 if EVIDENCE else 4_000
 
 
-@pytest.mark.timeout(300)
 def test_every_message_group_has_the_queue_that_it_has_there(tmp_path: Path, rocketmq: RocketMQ) -> None:
     known = random.Random(1)
     letters = "abcXYZ019-_ äöß中文𝄞€"
@@ -69,7 +66,6 @@ def consumed(address: str) -> dict[str, list[str]]:
     return {group: [each["body"] for each in found if each["body"].startswith(group)] for group in groups}
 
 
-@pytest.mark.timeout(300)
 def test_an_official_consumer_gets_the_order_that_it_gets_of_the_real_proxy(
     tmp_path: Path, rocketmq: RocketMQ
 ) -> None:

@@ -25,7 +25,6 @@ from tests.support.rocketmq.requests import invoke
 from tests.support.waiting import wait_until
 
 TOPICS = {"orders": (4, "NORMAL"), "ordered": (2, "FIFO")}
-pytestmark = pytest.mark.timeout(600)
 
 
 class Both:

@@ -48,7 +48,6 @@ from tests.support.lakes.maintained import reput as committed
 from tests.support.lakes.marked import MarkedLake
 from tests.support.machines.object_store import BUCKET, ObjectStore, object_store
 
-pytestmark = pytest.mark.timeout(600)
 PATIENCE_S = 240.0
 RECORDS = 6_000 if EVIDENCE else 3_000
 """More than one batch of 1 MiB: the store goes away while there is more to read."""

@@ -146,7 +146,6 @@ def sent_and_received(
     return codes, received
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("order", ["ascending", "descending"])
 def test_what_the_real_proxy_takes_and_gives(both: Both, order: str) -> None:
     with ordered(both, order):
@@ -175,7 +174,6 @@ def by_official_client(address: str) -> list[tuple[str, int]]:
         return found
 
 
-@pytest.mark.timeout(300)
 def test_an_official_client_gets_the_order_that_it_gets_of_the_real_proxy(both: Both) -> None:
     theirs, ours = (by_official_client(side.address) for side in both)
     assert ours == theirs
@@ -204,7 +202,6 @@ def most_urgent(address: str) -> dict[str, int]:
     return found
 
 
-@pytest.mark.timeout(300)
 def test_a_groups_factor_says_how_many_receives_look_by_priority(both: Both) -> None:
     """The others begin at any of four queues: of 200, 125 of `often` and 50 of `never` give the most urgent, on average, with
     a standard deviation of 7."""

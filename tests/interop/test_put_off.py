@@ -34,7 +34,6 @@ from tests.support.rocketmq.put_off_calls import (
 )
 from tests.support.rocketmq.requests import create
 
-pytestmark = pytest.mark.timeout(600)
 Found = dict[str, Any]
 LANGUAGES = sorted(PUT_OFF)
 ALL_TOPICS = {

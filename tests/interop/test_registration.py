@@ -26,8 +26,6 @@ from tests.support.rocketmq.mqadmin import MqAdmin
 from tests.support.rocketmq.requests import create, invoke
 from tests.support.waiting import wait_until
 
-pytestmark = pytest.mark.timeout(600)
-
 
 @pytest.fixture(scope="module")
 def peer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RocketMQ]:

@@ -18,7 +18,6 @@ from tests.support.lakes.checks import assert_exact
 from tests.support.logs.real_store import RealStore
 from tests.support.machines.hosts import Host, Hosts
 
-pytestmark = pytest.mark.timeout(600)
 TOKEN = "a token of some length"
 NOW_MS = 1 << 41
 """Behind the start of any host."""

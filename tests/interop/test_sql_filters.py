@@ -6,8 +6,6 @@ import base64
 import random
 from pathlib import Path
 
-import pytest
-
 from broker_gateway.delivery.filters.message_filter import FilterExpressionError
 from broker_gateway.delivery.filters.sql92 import parse_sql_filter
 from broker_gateway.protocol.codes import RequestCode
@@ -140,7 +138,6 @@ def ours(expression: str, properties: dict[str, str]) -> str:
         return "invalid"
 
 
-@pytest.mark.timeout(300)
 def test_every_filter_is_answered_as_there(tmp_path: Path, rocketmq: RocketMQ) -> None:
     writer = Writer(1)
     cases = [(writer.condition(), writer.properties()) for _ in range(CASES)]
@@ -219,7 +216,6 @@ def first_bodies(official: OfficialClient) -> list[str]:
     return [each["body"] for each in messages]
 
 
-@pytest.mark.timeout(300)
 def test_an_official_client_gets_what_it_gets_of_the_real_proxy(tmp_path: Path, rocketmq: RocketMQ) -> None:
     made = {TOPIC: (1, "NORMAL")}, {f"{TOPIC}-{number}": {} for number in range(len(FILTERS))}
     create(rocketmq.broker_address, *made)

@@ -38,7 +38,6 @@ def ids_of(messages: list[pb.Message]) -> list[str]:
     return [each.system_properties.message_id for each in messages]
 
 
-@pytest.mark.timeout(400)
 @pytest.mark.parametrize("end", ["killed", pytest.param("stopped", marks=LONG)])
 def test_the_real_broker_goes_on_with_our_store_and_we_with_its(tmp_path: Path, end: str) -> None:
     """With what is put off."""
@@ -212,7 +211,6 @@ def gave_back(peer: RocketMQ, topic: str, group: str) -> list[str]:
     return sent
 
 
-@pytest.mark.timeout(400)
 @pytest.mark.parametrize("end", ["stopped", pytest.param("killed", marks=LONG)])
 def test_what_consumers_hold_or_gave_back_and_every_field_go_there_and_back(tmp_path: Path, end: str) -> None:
     """Pop consumers hold, a 4.x consumer gave back; the fields are set at the real broker, with some that a newer one might have."""

@@ -76,7 +76,6 @@ def keep_code(store: Path) -> None:
             path.chmod(0o700 if path.is_dir() else 0o600)
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     "kept",
     [pytest.param(True, id="code kept before"), pytest.param(False, id="all is compiled", marks=LONG)],

@@ -18,8 +18,6 @@ from structured_streaming.embedded.engine import EmbeddedEngine
 from tests.support.lakes.maintained import reput
 from tests.support.waiting import wait_until
 
-pytestmark = pytest.mark.timeout(600)
-
 
 @pytest.fixture(scope="module")
 def scene(tmp_path_factory: pytest.TempPathFactory) -> Scene:

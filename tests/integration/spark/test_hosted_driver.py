@@ -8,8 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from lakebroker_testing.gateway import ROOT
 from lakebroker_testing.logs import written
 from tests.suite.evidence import EVIDENCE
@@ -17,7 +15,6 @@ from tests.support.lakes.checks import assert_exact
 from tests.support.lakes.empty import empty_lake
 
 
-@pytest.mark.timeout(600)
 def test_a_driver_without_delta_goes_on_after_every_command(tmp_path: Path) -> None:
     """A reput and its like in a driver: `test_provided_session.py` in this process, in evidence here too, on two versions of Spark
     `tests/interop/test_bundle_jobs.py`."""

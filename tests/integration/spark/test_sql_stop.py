@@ -31,8 +31,6 @@ ENDLESS = "SELECT sum(a.id * b.id) FROM range(100000000000) a CROSS JOIN range(1
 ENDLESS_IN = {"spark": ENDLESS, "duckdb": ENDLESS.replace(".id", ".range % 7")}
 PROMPT = "lakebroker> "
 
-pytestmark = pytest.mark.timeout(600)
-
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Path:

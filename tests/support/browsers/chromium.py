@@ -14,6 +14,7 @@ from playwright.sync_api import Browser, Page, Request, WebSocket, expect, sync_
 from lakebroker_testing.cached import filled_once
 from lakebroker_testing.gateway import ROOT, ProcessError
 from lakebroker_testing.programs import output_of
+from tests.support.waiting import LIMIT_S
 
 _PACKAGE = "chromium"
 _CACHE = ROOT / ".cache" / "chromium"
@@ -28,7 +29,7 @@ _FLAGS = (
     "--js-flags=--expose-gc",
     "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
 )
-_WAIT_MS = 60_000
+_WAIT_MS = 1000 * LIMIT_S
 """For whatever a test waits for, on a busy machine."""
 
 

@@ -68,6 +68,7 @@ class Prometheus:
         self._folder = folder
         self._log = folder / "prometheus.log"
         self._file = folder / "prometheus.yml"
+        self._targets = sum(map(len, targets.values()))
         jobs = [{"job_name": job, "static_configs": [{"targets": list(at)}]} for job, at in targets.items()]
         every = {"scrape_interval": "1s", "evaluation_interval": "1s"}
         self._file.write_text(
@@ -77,7 +78,7 @@ class Prometheus:
         self._url = ""
 
     def __enter__(self) -> Prometheus:
-        """Returns when it listens. Raises ProcessError."""
+        """Returns when it answers, and has scraped each target. Raises ProcessError."""
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
                 [
@@ -93,7 +94,9 @@ class Prometheus:
         found = until_ready(
             "Prometheus", self._process, self._log, lambda: _LISTENS.search(self._log.read_text())
         )
-        self._url = f"http://{found[1]}/api/v1"
+        self._url = f"http://{found[1]}"
+        until_ready("Prometheus", self._process, self._log, self._ready)
+        until_ready("Prometheus", self._process, self._log, self._has_scraped)
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -101,11 +104,23 @@ class Prometheus:
             self._process.kill()
             self._process.wait()
 
+    def _ready(self) -> bool:
+        """It listens before it has read what it kept, and answers 503 until then."""
+        try:
+            urllib.request.urlopen(f"{self._url}/-/ready", timeout=30).close()
+        except urllib.error.HTTPError:
+            return False
+        return True
+
+    def _has_scraped(self) -> bool:
+        up = [value for _, value in self.samples("up")]
+        return len(up) == self._targets and all(up)
+
     def asked(self, what: str, **parameters: str) -> Any:
         """The data of an answer of its API. Raises ProcessError with what it says is wrong."""
         try:
             with urllib.request.urlopen(
-                f"{self._url}/{what}?{urllib.parse.urlencode(parameters)}", timeout=30
+                f"{self._url}/api/v1/{what}?{urllib.parse.urlencode(parameters)}", timeout=30
             ) as answer:
                 return json.load(answer)["data"]
         except urllib.error.HTTPError as error:

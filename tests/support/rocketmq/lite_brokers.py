@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,7 +20,7 @@ from lakebroker_testing.real_rocketmq import RocketMQ
 from store.log.record import Host
 from store.message_store import MessageStore
 from store.opening import StoreOptions
-from tests.support.waiting import LIMIT_S
+from tests.support.waiting import LIMIT_S, wait_until
 
 TOPIC = "chat"
 GROUP = "agents"
@@ -166,10 +165,12 @@ class Consumer:
     def until(self, count: int, batch: int = 32) -> list[pb.Message]:
         """So many messages, of as many receives as it takes."""
         found: list[pb.Message] = []
-        deadline = time.monotonic() + 60
-        while len(found) < count:
-            assert time.monotonic() < deadline, f"{len(found)} of {count} messages came"
-            found += self.receive(batch)
+
+        def all_there() -> bool:
+            found.extend(self.receive(batch))
+            return len(found) >= count
+
+        wait_until(all_there, lambda: f"{count} messages; those that came: {texts(found)};")
         return found
 
     def ack(self, *messages: pb.Message) -> set[int]:

@@ -32,6 +32,7 @@ from structured_streaming.scratch import SQL, remove_scratch, scratch_folder
 from structured_streaming.storage.local import LocalFolder
 from structured_streaming.typed.declaration import JSON, Declaration, Schema
 from tests.suite.evidence import LONG
+from tests.suite.patience import FACTOR
 from tests.support.lakes.empty import empty_lake
 from tests.support.lakes.union import commit, cuts, manifest
 from tests.support.waiting import LIMIT_S, wait_until
@@ -55,6 +56,7 @@ DOUBLED = (
 """Its plan has so many columns that no machine holds them, and looks for no interrupt meanwhile."""
 
 
+HASTY_S = 0.5 * FACTOR
 HASTY = """
 import os, sys
 
@@ -62,7 +64,7 @@ if "structured_streaming.embedded.worker" in sys.orig_argv:
     import duckdb
     from structured_streaming.embedded import engine, planning, running
 
-    running.PATIENCE_S = 0.5 * float(os.environ.get("LAKEBROKER_PATIENCE", "1"))
+    running.PATIENCE_S = float(os.environ["HASTY_S"])
 
     def connected(*, delta=False, before=engine.connected):
         if delta:
@@ -81,7 +83,7 @@ if "structured_streaming.embedded.worker" in sys.orig_argv:
     if "DATABASE" in os.environ:
         engine.connected, planning.Planner.plan = connected, plan
 """
-"""Has processes of the engine end half a second after a statement that goes on; with `DATABASE`, they meet a fatal error of DuckDB's
+"""Has processes of the engine end `HASTY_S` after a statement that goes on; with `DATABASE`, they meet a fatal error of DuckDB's
 own in a statement that says so."""
 
 
@@ -102,6 +104,7 @@ def lasting(lasting_lake: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
     (site / "sitecustomize.py").write_text(HASTY)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", os.pathsep.join((str(site), *sys.path)))
+        patch.setenv("HASTY_S", str(HASTY_S))
         with EngineApart.open(str(lasting_lake), Limits(memory_bytes=MEMORY)) as engine:
             yield engine
 
@@ -393,7 +396,7 @@ def test_what_looks_for_no_interrupt_is_ended_by_its_time_and_those_beside_it_ru
         wait_until(lambda: cpu(before) > used + 10, "it is in its call")
         beside = pool.submit(lambda: apart.query(ENDS_IN_ANOTHER).read_all().to_pylist())
         said = cancelled(watch, endless)
-        assert "the statement was cancelled; it did not stop within " in said
+        assert f"the statement was cancelled; it did not stop within {HASTY_S:g} s" in said
         assert beside.result(LIMIT_S) == [{"ended": True}]
     assert apart.pid != before
     with pytest.raises(EngineEndedError, match=r"ask again"):

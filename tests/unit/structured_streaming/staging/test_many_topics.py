@@ -8,8 +8,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import pytest
-
 from lakebroker_testing.logs import encoded, pending
 from structured_streaming.commit.delta_commit import DeltaCommitSink
 from structured_streaming.source.log_range import LogRange
@@ -64,7 +62,6 @@ def counted(lake: Path, topics: int) -> tuple[Calls, list[dict[str, Any]]]:
     return calls, rows
 
 
-@pytest.mark.timeout(600)
 def test_a_batch_of_many_topics_makes_no_more_calls_than_one_of_few(tmp_path: Path) -> None:
     few, few_rows = counted(tmp_path / "few", 10)
     many, many_rows = counted(tmp_path / "many", MANY)
