@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import fcntl
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -13,10 +19,33 @@ DELTA_SETTINGS = {
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     "spark.databricks.delta.snapshotPartitions": "1",
 }
+_JARS = "~/.ivy2.5.2/jars"
+"""Where Spark puts jars that it has fetched, if no spark-defaults.conf says otherwise."""
 
 
-def with_delta(builder: SparkSession.Builder, packages: Sequence[str] = ()) -> SparkSession.Builder:
-    """Adds Delta's jars and others, which come from Maven Central once, then from Ivy's cache."""
+@contextmanager
+def delta_jars(builder: SparkSession.Builder, packages: Sequence[str] = ()) -> Iterator[SparkSession.Builder]:
+    """The builder with Delta's jars and others (`group:artifact:version`), for a session that is started within. They come from Maven
+    Central once, then from Ivy's cache."""
     from delta import configure_spark_with_delta_pip
 
-    return configure_spark_with_delta_pip(builder, list(packages))
+    with fetched_in_turn((f"io.delta:delta-spark_*:{version('delta-spark')}", *packages)):
+        yield configure_spark_with_delta_pip(builder, list(packages))
+
+
+@contextmanager
+def fetched_in_turn(packages: Sequence[str]) -> Iterator[None]:
+    """While one of the packages is not there yet, one process of this user at a time is within: of two whose Ivy fetches the same jar
+    at once, one finds the other's half, and its Spark does not start."""
+    jars = Path(_JARS).expanduser()
+    names = (each.replace(":", "_", 1).replace(":", "-") for each in packages)
+    if all(any(jars.glob(f"{name}.jar")) for name in names):
+        yield
+        return
+    place = os.path.join(tempfile.gettempdir(), f"lakebroker-jars-{os.getuid()}.lock")
+    lock = os.open(place, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)

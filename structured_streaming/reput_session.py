@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from structured_streaming.delta_session import DELTA_SETTINGS, with_delta
+from structured_streaming.delta_session import DELTA_SETTINGS, delta_jars
 from structured_streaming.interruptible import has_ended, nothing_logged
 from structured_streaming.jvm_output import jvm_output_to_file
 from structured_streaming.provided_session import DEFAULT_MASTER, made_here
@@ -77,10 +77,9 @@ def reput_session(
     builder = SparkSession.builder.appName("lakebroker-reput").master(master)
     for name, value in settings.items():
         builder = builder.config(name, value)
-    if delta:
-        builder = with_delta(builder)
-    with workers_with_this_python(master), jvm_output_to_file():
-        session = builder.getOrCreate()
+    jars = delta_jars(builder) if delta else contextlib.nullcontext(builder)
+    with workers_with_this_python(master), jvm_output_to_file(), jars as with_jars:
+        session = with_jars.getOrCreate()
         made_here(session)
         session.sparkContext.setLogLevel("ERROR")
         _write_checkpoints_cheaply(session)

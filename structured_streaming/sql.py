@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from structured_streaming.catalog.names import catalog_schema
 from structured_streaming.catalog.spark_errors import root_of
-from structured_streaming.delta_session import DELTA_SETTINGS, with_delta
+from structured_streaming.delta_session import DELTA_SETTINGS, delta_jars
 from structured_streaming.errors import LakeError
 from structured_streaming.jvm_output import STARTING, jvm_output_to_file
 from structured_streaming.lake import open_lake
@@ -133,8 +133,12 @@ def delta_session(master: str = "", lake: Folder | None = None, *, catalogs: boo
         builder = builder.config("spark.sql.warehouse.dir", scratch_folder())
     for name, value in (DELTA_SETTINGS | store.settings).items():
         builder = builder.config(name, value)
-    with workers_with_this_python(master), jvm_output_to_file():
-        session: SparkSession = with_delta(builder, store.packages).getOrCreate()
+    with (
+        workers_with_this_python(master),
+        jvm_output_to_file(),
+        delta_jars(builder, store.packages) as with_jars,
+    ):
+        session: SparkSession = with_jars.getOrCreate()
         made_here(session)
     session.sparkContext.setLogLevel("ERROR")
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):

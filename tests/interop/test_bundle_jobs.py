@@ -28,6 +28,7 @@ from tests.support.machines.without_links import library
 from tests.support.packages.built_wheel import unpacked
 from tests.support.spark.environments import interpreter
 from tests.support.spark.hive_metastore import hive_metastore
+from tests.support.waiting import LIMIT_S
 
 TOKEN = "0123456789abcdef-secret"
 RECORDS = 400
@@ -140,7 +141,7 @@ def test_a_folder_without_hard_links_is_refused_before_anything_is_written(tmp_p
         env=os.environ | {"LD_PRELOAD": str(library(tmp_path))},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=LIMIT_S,
         check=False,
     )
     assert done.returncode == 1

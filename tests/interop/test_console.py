@@ -16,9 +16,9 @@ from lakebroker_testing.gateway import Gateway
 from lakebroker_testing.messages import message, send_request
 from structured_streaming.lake import create_tables
 from tests.suite.evidence import LONG
-from tests.support.brokers.with_lake import dispatch
 from tests.support.browsers.chromium import Opened, chromium, opened
 from tests.support.browsers.console_process import ConsoleProcess
+from tests.support.lakes.maintained import reput
 
 HOSTILE = (
     "</script><script>window.hacked = 1</script>\"'`${window.hacked = 1}{{window.hacked = 1}}\u202eright\x07"
@@ -58,7 +58,7 @@ class World:
             dead += len(received)
         _, received = self.client.receive("orders", "audit")
         self.client.ack("orders", "audit", *received)
-        dispatch(self.lake, gateway.store)
+        reput(gateway.store, self.lake)
         self.send(b"newer than the lake", ["order-2"])
 
     def send(

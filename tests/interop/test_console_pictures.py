@@ -15,9 +15,9 @@ from lakebroker_testing.gateway import ROOT, Gateway
 from lakebroker_testing.messages import message, send_request
 from structured_streaming.lake import create_tables
 from tests.suite.evidence import LONG
-from tests.support.brokers.with_lake import dispatch
 from tests.support.browsers.chromium import chromium, opened
 from tests.support.browsers.console_process import ConsoleProcess
+from tests.support.lakes.maintained import reput
 
 IMAGES = ROOT / "docs" / "images"
 MOST_BYTES = 150_000
@@ -83,7 +83,7 @@ def test_pictures_of_the_pages_are_small(tmp_path: Path) -> None:
         for topic, group in (("orders", "billing"), ("orders", "audit"), ("payments", "audit")):
             while not traffic.settle(topic, group):
                 pass
-        dispatch(lake, gateway.store)
+        reput(gateway.store, lake)
         given = ("--gateway", gateway.address, "--lake", "./lake")
         with ConsoleProcess(tmp_path, "console", *given, cwd=tmp_path) as console, chromium() as browser:
             began = time.monotonic()
@@ -95,7 +95,7 @@ def test_pictures_of_the_pages_are_small(tmp_path: Path) -> None:
                     if passed % 30 > 18:
                         traffic.settle("orders", "audit")
                         traffic.settle("payments", "audit", 8)
-                dispatch(lake, gateway.store)
+                reput(gateway.store, lake)
                 expect(tab.page.get_by_test_id("queues").locator("tbody tr")).to_have_count(4)
                 tab.page.wait_for_function(_AGREED)
                 tab.page.screenshot(path=picture("group"))

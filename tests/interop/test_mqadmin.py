@@ -39,7 +39,7 @@ from lakebroker_testing.real_rocketmq import RocketMQ
 from tests.support.rocketmq import requests
 from tests.support.rocketmq.mqadmin import MqAdmin
 from tests.support.rocketmq.receiving import receive_all
-from tests.support.waiting import wait_until
+from tests.support.waiting import LIMIT_S, wait_until
 
 pytestmark = pytest.mark.timeout(900)
 MESSAGES = 10
@@ -614,7 +614,7 @@ def backoff(side: Side, group: str) -> pb.RetryPolicy:
             yield rpc.TelemetryCommand(settings=settings)
             ended.wait(60)
 
-        answers = call(commands(), timeout=60, metadata=metadata)
+        answers = call(commands(), timeout=LIMIT_S, metadata=metadata)
         try:
             answer = next(answers)
         finally:

@@ -13,6 +13,7 @@ import pytest
 from lakebroker_testing.gateway import Gateway
 from tests.suite.evidence import LONG
 from tests.support.rocketmq.foreign_clients import OFFICIAL
+from tests.support.waiting import LIMIT_S
 
 COUNT = 40
 
@@ -51,7 +52,7 @@ def test_send_receive_ack(
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=150,
+        timeout=LIMIT_S,
         check=False,
     )
     assert done.returncode == 0, (

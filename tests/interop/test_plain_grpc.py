@@ -14,6 +14,7 @@ from broker_gateway.transport.certificates import server_context, trial_certific
 from tests.suite.evidence import LONG
 from tests.support.peers.echo_service import Served
 from tests.support.rocketmq.foreign_clients import PLAIN
+from tests.support.waiting import LIMIT_S
 
 _FAILS = "FAILED_PRECONDITION: not now: ä % \n 漢"
 EXPECTED = {
@@ -65,7 +66,7 @@ def test_behaviour(tmp_path: Path, client: str, transport: str, security: str) -
             env={**os.environ, "HOME": str(tmp_path)},
             capture_output=True,
             text=True,
-            timeout=150,
+            timeout=LIMIT_S,
             check=False,
         )
     finally:

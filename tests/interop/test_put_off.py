@@ -33,6 +33,7 @@ from tests.support.rocketmq.put_off_calls import (
     wrong_input,
 )
 from tests.support.rocketmq.requests import create
+from tests.support.waiting import LIMIT_S
 
 Found = dict[str, Any]
 LANGUAGES = sorted(PUT_OFF)
@@ -249,7 +250,7 @@ def told(
             cwd=home,
             capture_output=True,
             text=True,
-            timeout=240,
+            timeout=LIMIT_S,
             check=False,
         )
         assert done.returncode == 0, f"{done.stdout[-1500:]}\n{done.stderr[-3000:]}"

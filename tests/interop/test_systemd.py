@@ -15,6 +15,7 @@ import pytest
 from lakebroker_testing.client import Client
 from lakebroker_testing.gateway import ROOT
 from tests.support.machines.read_only import read_only
+from tests.support.waiting import LIMIT_S
 
 UNIT = ROOT / "deploy" / "systemd" / "lakebroker.service"
 PROGRAM, STATE, CONFIGURATION = (
@@ -55,13 +56,13 @@ def settings(unit: Path) -> dict[str, str]:
 
 def test_systemd_takes_it_without_a_word(unit: Path) -> None:
     done = subprocess.run(
-        ["systemd-analyze", "verify", str(unit)], capture_output=True, text=True, check=False, timeout=60
+        ["systemd-analyze", "verify", str(unit)], capture_output=True, text=True, check=False, timeout=LIMIT_S
     )
     ours = [line for line in (done.stdout + done.stderr).splitlines() if unit.name in line]
     assert (done.returncode, ours) == (0, [])
     unit.write_text(unit.read_text().replace("LimitNOFILE=", "LimitNOFILES="))
     done = subprocess.run(
-        ["systemd-analyze", "verify", str(unit)], capture_output=True, text=True, check=False, timeout=60
+        ["systemd-analyze", "verify", str(unit)], capture_output=True, text=True, check=False, timeout=LIMIT_S
     )
     assert "LimitNOFILES" in done.stderr, "a misspelt key is told"
 

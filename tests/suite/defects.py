@@ -29,7 +29,8 @@ from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.suite.rounds import ROOT, append
+
 LIST = Path(__file__).with_suffix(".toml")
 GENERATED = "lakebroker_pb"
 """Is made by an install, and not in a commit."""
@@ -274,9 +275,7 @@ def _try_all(defects: Sequence[Defect], copy: Copy, asked: argparse.Namespace) -
             row = attempt(each, copy, asked.limit)
             rows.append(row)
             if asked.record is not None:
-                asked.record.parent.mkdir(parents=True, exist_ok=True)
-                with asked.record.open("a") as file:
-                    file.write(json.dumps(row) + "\n")
+                append(asked.record, row)
             if asked.json:
                 print(json.dumps(row), flush=True)
             progress.advance(task)

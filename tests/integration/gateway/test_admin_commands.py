@@ -14,7 +14,7 @@ from broker_gateway.cli.main import app
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_testing.client import OPTIONS, Client
 from lakebroker_testing.gateway import Gateway
-from tests.integration.gateway.test_public_admin import Consumer, answering
+from tests.support.brokers.connected_consumer import Consumer, answering
 from tests.support.brokers.gateways import answer, run, said
 from tests.support.waiting import wait_until
 

@@ -12,14 +12,7 @@ from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_testing.client import OPTIONS, Client
 from lakebroker_testing.gateway import Gateway, ProcessError
 from lakebroker_testing.prestarted import run
-from tests.support.lakes.empty import empty_lake
-from tests.support.lakes.union import commit, cuts, manifest
-
-
-def dispatch(lake: Path, store: Path) -> None:
-    empty_lake(str(lake))
-    start, end = cuts(store, 1)
-    commit(lake, manifest(lake, store, start, end))
+from tests.support.lakes.maintained import reput
 
 
 def test_a_broker_goes_on_with_an_empty_disk(tmp_path: Path) -> None:
@@ -32,7 +25,7 @@ def test_a_broker_goes_on_with_an_empty_disk(tmp_path: Path) -> None:
         client.ack("orders", "billing", *first[:5])
         client.channel.close()
         assert gateway.terminate() == 0
-        dispatch(lake, gateway.store)
+        reput(gateway.store, lake)
         shutil.rmtree(gateway.store)
 
         gateway.start()
@@ -53,7 +46,7 @@ def test_a_broker_goes_on_with_an_empty_disk(tmp_path: Path) -> None:
         gateway.start()
         assert "the store was empty" not in gateway.log.read_text().split("boot success")[-1]
         assert gateway.terminate() == 0
-        dispatch(lake, gateway.store)
+        reput(gateway.store, lake)
         done = run("lake", "check", "--lake", str(lake), "--store", str(gateway.store))
         assert done.returncode == 0, done.stderr
     rows = DeltaTable(str(lake / "consume_queue")).to_pyarrow_table(
@@ -71,7 +64,7 @@ def test_a_lake_that_cannot_be_read_is_named_at_the_first_start(tmp_path: Path) 
         client.send("orders", b"1")
         client.channel.close()
         assert gateway.terminate() == 0
-        dispatch(lake, gateway.store)
+        reput(gateway.store, lake)
     (lake / "consume_queue" / "_delta_log" / f"{0:020}.json").write_text("torn")
     with pytest.raises(ProcessError, match="without lakeLocation, or with another lake") as ended:
         (again := Gateway(tmp_path / "new", lakeLocation=str(lake))).start()

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import queue
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import grpc
@@ -20,7 +17,7 @@ from lakebroker_pb.google.protobuf.timestamp_pb2 import Timestamp
 from lakebroker_testing.client import ADMIN, OPTIONS, Client
 from lakebroker_testing.gateway import Gateway
 from lakebroker_testing.messages import message, send_request
-from tests.support.waiting import LIMIT_S
+from tests.support.brokers.connected_consumer import Consumer, answering
 
 BROKER = "broker-a"
 NEW_OPTIONS = {**OPTIONS, "brokerName": BROKER, "defaultTopicQueueNums": "2"}
@@ -34,54 +31,6 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
 
 def resource(name: str) -> pb.Resource:
     return pb.Resource(name=name)
-
-
-class Consumer:
-    """A connected push consumer: its settings are sent, and commands are answered by `answers`."""
-
-    def __init__(
-        self,
-        gateway: Gateway,
-        group: str,
-        topic: str,
-        expression: str = "*",
-        client_id: str = "consumer-1",
-        answers: Callable[[rpc.TelemetryCommand], rpc.TelemetryCommand | None] = lambda command: None,
-    ) -> None:
-        self.client = Client(gateway.address, client_id)
-        self._sent: queue.Queue[rpc.TelemetryCommand | None] = queue.Queue()
-        settings = pb.Settings(client_type=pb.PUSH_CONSUMER)
-        settings.user_agent.version, settings.user_agent.hostname = "5.0.7", "host-1"
-        settings.subscription.group.name = group
-        entry = settings.subscription.subscriptions.add(topic=resource(topic))
-        entry.expression.type, entry.expression.expression = pb.TAG, expression
-        self._sent.put(rpc.TelemetryCommand(settings=settings))
-        call = self.client.channel.stream_stream(
-            "/apache.rocketmq.v2.MessagingService/Telemetry",
-            request_serializer=rpc.TelemetryCommand.SerializeToString,
-            response_deserializer=rpc.TelemetryCommand.FromString,
-        )
-        metadata = (*self.client.metadata, ("x-mq-language", "JAVA"))
-        self._stream = call(iter(self._sent.get, None), metadata=metadata)
-        assert next(self._stream).status.code == pb.OK
-        self._answers = answers
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    def _read(self) -> None:
-        with contextlib.suppress(grpc.RpcError):
-            for command in self._stream:
-                answer = self._answers(command)
-                if answer is not None:
-                    self._sent.put(answer)
-
-    def close(self) -> None:
-        """As a client that stops."""
-        self.client.call("NotifyClientTermination", rpc.NotifyClientTerminationRequest())
-        self._sent.put(None)
-        self._stream.cancel()
-        self.client.close()
-        self._reader.join(LIMIT_S)
 
 
 @pytest.fixture
@@ -361,22 +310,6 @@ def test_a_deleted_subscription_begins_anew(client: Client, topic: str) -> None:
     assert sorted(found) == [b"0", b"1", b"2", b"3"]
     deletion.expression.type, deletion.expression.expression = pb.TAG, "||"
     assert client.admin("DeleteSubscription", deletion).status.code == pb.ILLEGAL_FILTER_EXPRESSION
-
-
-def answering(command: rpc.TelemetryCommand) -> rpc.TelemetryCommand | None:
-    """What a client answers that does what it is asked."""
-    kind = command.WhichOneof("command")
-    if kind == "print_thread_stack_trace_command":
-        nonce = command.print_thread_stack_trace_command.nonce
-        trace = rpc.ThreadStackTrace(nonce=nonce, thread_stack_trace="at Main.main")
-        return rpc.TelemetryCommand(status=pb.Status(code=pb.OK), thread_stack_trace=trace)
-    if kind == "verify_message_command":
-        asked = command.verify_message_command
-        status = pb.Status(code=pb.FAILED_TO_CONSUME_MESSAGE, message=f"saw {asked.message.body.decode()}")
-        return rpc.TelemetryCommand(
-            status=status, verify_message_result=rpc.VerifyMessageResult(nonce=asked.nonce)
-        )
-    return None
 
 
 def test_a_client_is_asked_for_its_stack_and_to_consume_a_message(

@@ -37,8 +37,8 @@ from lakebroker_testing.prestarted import Process, start
 from structured_streaming.embedded.engine import EmbeddedEngine
 from structured_streaming.source.access import Access
 from structured_streaming.source.log_ends import LogEnds
-from tests.support.brokers.with_lake import dispatch
 from tests.support.lakes.empty import empty_lake
+from tests.support.lakes.maintained import reput
 from tests.support.lakes.union import commit, cuts, manifest
 from tests.support.waiting import LIMIT_S
 
@@ -104,7 +104,7 @@ def into(lake: Path, gateway: Gateway) -> None:
     ends = LogEnds([f"broker:{gateway.address}"], Access())
     ends.now()
     ends.close()
-    dispatch(lake, gateway.store)
+    reput(gateway.store, lake)
 
 
 def body_of(number: int) -> bytes:

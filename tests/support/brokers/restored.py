@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,16 +10,9 @@ from typing import Any
 from lakebroker_testing.faults import FaultyStore
 from lakebroker_testing.logs import HOST
 from store.opening import StoreOptions
-from tests.support.lakes.empty import empty_lake
-from tests.support.lakes.union import commit, cuts, manifest
 
-
-def dispatch(lake: Path, store: Path, parts: int = 3) -> None:
-    """All that the log holds goes into the lake, in batches."""
-    empty_lake(str(lake))
-    ends = sorted(set(cuts(store, parts)))
-    for start, end in itertools.pairwise(ends):
-        commit(lake, manifest(lake, store, start, end))
+BATCH_BYTES = 3_000
+"""What a lake is made of has several batches."""
 
 
 @contextmanager

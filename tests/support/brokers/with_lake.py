@@ -7,13 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from broker_gateway.lake.reader import Lake
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_testing.broker import InProcessBroker
-from store.log_source import FolderLog
 from tests.support.lakes.empty import empty_lake
-from tests.support.lakes.union import commit, cuts, manifest
+from tests.support.lakes.maintained import reput
 
 SEGMENT = 1 << 20
 _ALWAYS = ";".join(f"{hour:02d}" for hour in range(24))
@@ -38,7 +36,7 @@ class LakeBroker(InProcessBroker):
     def dispatch(self) -> None:
         """All that the log has goes into the lake."""
         self.flush()
-        dispatch(self.lake, self.root)
+        reput(self.root, self.lake)
 
     def fill_segment(self) -> None:
         """Has the log go on in another segment."""
@@ -67,17 +65,6 @@ class LakeBroker(InProcessBroker):
     def min_offset(self, topic: str, queue_id: int = 0) -> int:
         """The first queue offset that the log has."""
         return self.store.index.min_offset(topic, queue_id)
-
-
-def dispatch(lake: Path, store: Path) -> None:
-    """All of a log that is flushed and not in the lake yet."""
-    log = FolderLog(store)
-    state = log.describe()
-    log.close()
-    start = max(Lake(str(lake)).dispatched_to(state.broker, state.log_id), state.start)
-    end = cuts(store, 1)[-1]
-    if start < end:
-        commit(lake, manifest(lake, store, start, end))
 
 
 def drain(broker: LakeBroker, topic: str = "t", group: str = "g", **asked: object) -> list[pb.Message]:

@@ -90,12 +90,13 @@ class ReputLake:
 
 def reput(
     store: Path,
-    location: str,
+    lake: Path | str,
     batch_bytes: int = 1 << 30,
     wanted: Wanted = EVERYTHING,
     after_step: AfterStep = no_step,
 ) -> None:
     """Commits to a lake, which is made where there is none, what it has not of the log in `store`."""
+    location = str(lake)
     empty_lake(location)
     log, sink = FolderLog(store), DeltaCommitSink(location, after_step, wanted)
     state = log.describe()

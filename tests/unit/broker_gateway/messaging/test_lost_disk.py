@@ -16,12 +16,12 @@ from tests.suite.evidence import seeds
 from tests.support.brokers.with_lake import (
     LakeBroker,
     bodies,
-    dispatch,
     drain,
     query,
     send,
     take_away,
 )
+from tests.support.lakes.maintained import reput
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def lose_the_disk(broker: LakeBroker, **options: str) -> None:
     """All is in the lake, and the store is new."""
     broker.dispatch()
     broker.stop()
-    dispatch(broker.lake, broker.root)
+    reput(broker.root, broker.lake)
     shutil.rmtree(broker.root)
     broker.restart(**options)
 

@@ -31,7 +31,6 @@ from tests.suite.evidence import seeds
 from tests.support.brokers.with_lake import (
     LakeBroker,
     bodies,
-    dispatch,
     drain,
     pull,
     query,
@@ -40,6 +39,7 @@ from tests.support.brokers.with_lake import (
 )
 from tests.support.lakes.copies import copy_folder
 from tests.support.lakes.empty import empty_lake
+from tests.support.lakes.maintained import reput
 
 
 @pytest.fixture
@@ -269,7 +269,7 @@ def test_what_expired_in_the_lake_is_passed_over(broker: LakeBroker) -> None:
     table.delete("topic = 't' AND (queue_offset < 3 OR queue_offset = 6)")
     assert bodies(drain(broker)) == [*sent[3:6], *sent[7:]]
     broker.stop()
-    dispatch(broker.lake, broker.root)
+    reput(broker.root, broker.lake)
     events = DeltaTable(str(broker.lake / "delivery_events")).to_pyarrow_table()
     skipped = events.filter(pc.equal(events["event"], "skipped"))
     assert sorted(skipped["queue_offset"].to_pylist()) == [0, 1, 2, 6]
@@ -315,7 +315,7 @@ def test_what_retention_removed_is_no_damage_and_the_minimum_follows(broker: Lak
     broker.send("quiet", b"new")
     assert bodies(drain(broker, "quiet")) == [b"new"]
     broker.stop()
-    dispatch(broker.lake, broker.root)
+    reput(broker.root, broker.lake)
     events = DeltaTable(str(broker.lake / "delivery_events")).to_pyarrow_table()
     assert "skipped" not in events["event"].to_pylist()
     (quiet,) = [
@@ -336,7 +336,7 @@ def test_a_hole_above_the_minimum_is_damage_also_where_there_is_retention(broker
     DeltaTable(str(broker.lake / "messages")).delete("topic = 't' AND queue_offset = 5")
     assert bodies(drain(broker)) == [*sent[:2], *sent[3:]]
     broker.stop()
-    dispatch(broker.lake, broker.root)
+    reput(broker.root, broker.lake)
     events = DeltaTable(str(broker.lake / "delivery_events")).to_pyarrow_table()
     skipped = events.filter(pc.equal(events["event"], "skipped"))
     assert skipped["queue_offset"].to_pylist() == [5]

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
 from broker_gateway.delivery.queue_delivery import QueueKey
-from broker_gateway.lake.messages import LakeMessages, Stretch
-from broker_gateway.lake.reader import Lake, LakeUnreachableError
+from broker_gateway.lake.messages import Stretch
 from broker_gateway.messaging import old_messages as module
 from broker_gateway.messaging.old_messages import OldMessages
 from broker_gateway.messaging.reading_line import Reading, ReadingLine
 from broker_gateway.observability.metrics import Metrics
 from lakebroker_testing.logs import open_store
+from tests.support.lakes.slow import SlowLake
 from tests.support.waiting import LIMIT_S, until
 
 END = 1 << 30
@@ -95,23 +94,6 @@ def test_what_was_read_is_left_no_more() -> None:
         assert len(line) == 0
 
 
-class SlowLake(LakeMessages):
-    """Each reading waits until it may take its `steps`, and brings one message."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(Lake(str(folder / "lake")), "b")
-        self.steps = threading.Event()
-        self.read_from: list[tuple[str, int]] = []
-        self.away = False
-
-    def read(self, topic: str, queue_id: int, begin: int, end: int, most_bytes: int) -> Stretch:
-        self.read_from.append((topic, begin))
-        self.steps.wait()
-        if self.away:
-            raise LakeUnreachableError("away")
-        return Stretch(begin, begin + 1, [begin], [b"x"], 1)
-
-
 class Scene:
     """Old messages of two topics, whose readings wait."""
 
@@ -132,7 +114,7 @@ class Scene:
         self.asked |= {(topic, each) for each in offsets}
         calls = [asyncio.create_task(self.old.read(topic, 0, each, END, host)) for each in offsets]
         await asyncio.sleep(0)
-        await until(lambda: len(self.lake.read_from) >= 2, every_s=0.001)
+        await self.lake.was_asked(2)
         return calls
 
     async def hang_up(self, calls: list[asyncio.Task[Stretch]]) -> None:
@@ -144,7 +126,7 @@ class Scene:
     @contextlib.asynccontextmanager
     async def going_on(self) -> AsyncIterator[None]:
         """The lake is as fast as ever; at the end there is nothing to read any more."""
-        self.lake.steps.set()
+        self.lake.goes_on.set()
         yield
         await until(lambda: self.old.waiting == 0, every_s=0.001)
 
@@ -160,7 +142,7 @@ def played(folder: Path, play: Callable[[Scene], Awaitable[None]]) -> None:
                 for topic, offset in scene.asked:
                     await scene.old.read(topic, 0, offset, END)
         finally:
-            scene.lake.steps.set()
+            scene.lake.goes_on.set()
             await scene.old.stop()
             scene.store.close()
 
@@ -176,7 +158,7 @@ def test_what_nobody_waits_for_any_more_is_not_read(tmp_path: Path) -> None:
         [victim] = await scene.asking(0, topic="victim", host="10.0.0.2")
         async with scene.going_on():
             assert (await victim).records == [b"x"]
-        assert len(scene.lake.read_from) == 4
+        assert len(scene.lake.asked) == 4
 
     played(tmp_path, play)
 
@@ -187,7 +169,7 @@ def test_many_readings_of_one_keep_no_other_waiting(tmp_path: Path) -> None:
         [victim] = await scene.asking(0, topic="victim", host="10.0.0.2")
         async with scene.going_on():
             await victim
-            assert ("victim", 0) in scene.lake.read_from[:6]
+            assert ("read", "victim", 0) in scene.lake.asked[:6]
         await asyncio.gather(*calls)
 
     played(tmp_path, play)
@@ -201,7 +183,7 @@ def test_a_call_that_comes_again_finds_what_it_left(tmp_path: Path) -> None:
         assert scene.old.waiting == 3
         async with scene.going_on():
             await asyncio.gather(*others)
-        assert scene.lake.read_from[2:] == [("victim", 0)]
+        assert scene.lake.asked[2:] == [("read", "victim", 0)]
         assert scene.old.look("victim", 0, 0, 1, None) is not None
 
     played(tmp_path, play)
@@ -215,7 +197,7 @@ def test_what_a_group_asked_for_is_read_when_the_call_beside_it_is_gone(tmp_path
         await scene.hang_up(calls)
         async with scene.going_on():
             await asyncio.gather(*others)
-        assert sorted(scene.lake.read_from[2:]) == [("victim", 0), ("victim", 2 * FAR)]
+        assert sorted(scene.lake.asked[2:]) == [("read", "victim", 0), ("read", "victim", 2 * FAR)]
         assert scene.came_back == [key]
 
     played(tmp_path, play)

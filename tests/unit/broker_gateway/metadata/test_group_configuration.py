@@ -19,26 +19,7 @@ from broker_gateway.metadata.group_configuration import (
 )
 from broker_gateway.metadata.kept_fields import ConfigurationError
 from broker_gateway.metadata.retry_policy import DEFAULT, ExponentialPolicy
-
-EXPONENTIAL = {"type": "EXPONENTIAL", "exponentialRetryPolicy": {"initial": 1, "max": 9, "multiplier": 3}}
-EVERY: dict[str, Any] = {
-    "attributes": {"priority.factor": "5"},
-    "brokerId": 1 << 40,
-    "consumeBroadcastEnable": False,
-    "consumeEnable": True,
-    "consumeFromMinEnable": False,
-    "consumeMessageOrderly": False,
-    "consumeTimeoutMinute": 3,
-    "groupName": "g",
-    "groupRetryPolicy": EXPONENTIAL,
-    "groupSysFlag": 2,
-    "notifyConsumerIdsChangedEnable": False,
-    "retryMaxTimes": 16,
-    "retryQueueNums": 4,
-    "subscriptionDataSet": [{"topic": "t", "expression": "*", "expressionType": "TAG", "version": 7}],
-    "whichBrokerWhenConsumeSlowly": 2,
-    "ofANewerBroker": {"on": True},
-}
+from tests.support.rocketmq.every_field import EXPONENTIAL, GROUP
 
 
 def group(others: str) -> Group:
@@ -65,18 +46,18 @@ def test_a_group_shows_every_field_with_rocketmqs_defaults() -> None:
 
 
 def test_what_is_imported_is_shown_as_it_was() -> None:
-    others, problems = imported("g", EVERY)
+    others, problems = imported("g", GROUP)
     assert problems == []
-    assert configuration(group(others)) == EVERY
+    assert configuration(group(others)) == GROUP
     assert imported("g", configuration(Group("g")))[0] == "", "defaults take nothing"
     assert imported("g", {"brokerId": None, "subscriptionDataSet": None, "new": None})[0] == '{"new":null}'
     assert imported("g", {"consumeBroadcastEnable": 1})[0] == '{"consumeBroadcastEnable":1}', "1 is not true"
 
 
 def test_an_administrator_gives_every_field_and_unknown_ones_stay() -> None:
-    given = {**EVERY, "attributes": {"+priority.factor": "5"}}
+    given = {**GROUP, "attributes": {"+priority.factor": "5"}}
     before = group(changed("g", None, given))
-    assert configuration(before) == EVERY
+    assert configuration(before) == GROUP
     after = group(changed("g", before, {"groupName": "g", "brokerId": 3, "consumeFromMinEnable": None}))
     assert configuration(after) == configuration(Group("g")) | {
         "attributes": {"priority.factor": "5"},

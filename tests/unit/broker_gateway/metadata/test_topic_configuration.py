@@ -17,18 +17,8 @@ from broker_gateway.metadata.topic_configuration import (
     system_flag,
     with_message_types,
 )
+from tests.support.rocketmq.every_field import TOPIC
 
-EVERY: dict[str, Any] = {
-    "attributes": {"message.type": "FIFO", "cleanup.policy": "COMPACTION", "of.a.newer.broker": "x"},
-    "order": False,
-    "perm": 6,
-    "readQueueNums": 8,
-    "topicFilterType": "MULTI_TAG",
-    "topicName": "t",
-    "topicSysFlag": 3,
-    "writeQueueNums": 8,
-    "ofANewerBroker": [1],
-}
 NEW = Topic("t", 8, 8)
 
 
@@ -52,9 +42,9 @@ def test_a_topic_shows_every_field_with_rocketmqs_defaults() -> None:
 
 
 def test_what_is_imported_is_shown_as_it_was() -> None:
-    topic = taken(EVERY)
+    topic = taken(TOPIC)
     assert topic.accept_message_types == ("FIFO",)
-    assert configuration(topic) == EVERY
+    assert configuration(topic) == TOPIC
     assert (filter_type(topic), system_flag(topic), further(topic)) == (
         "MULTI_TAG",
         3,
@@ -64,7 +54,7 @@ def test_what_is_imported_is_shown_as_it_was() -> None:
 
 
 def test_a_message_type_that_is_absent_or_unknown_stays_until_somebody_says_one() -> None:
-    absent = taken({**EVERY, "attributes": {}})
+    absent = taken({**TOPIC, "attributes": {}})
     assert absent.accept_message_types == ()
     assert configuration(absent)["attributes"] == {}
     kinds, others, (problem,) = imported("t", {"attributes": {"message.type": "QUANTUM"}})

@@ -16,8 +16,7 @@ from broker_gateway.migration.rocketmq_files import ConfigFileError, quoted_keys
 from lakebroker_pb.lakebroker.admin.v1 import admin_pb2 as pb
 from lakebroker_testing.broker import InProcessBroker
 from tests.support.logs.real_exchange import Real
-from tests.unit.broker_gateway.metadata.test_group_configuration import EVERY as GROUP
-from tests.unit.broker_gateway.metadata.test_topic_configuration import EVERY as TOPIC
+from tests.support.rocketmq.every_field import GROUP, TOPIC
 
 DATA = Path(__file__).parents[3] / "data" / "rocketmq-5.5.0-store.tar.gz"
 FILES = {"topics.json": "topicConfigTable", "subscriptionGroup.json": "subscriptionGroupTable"}

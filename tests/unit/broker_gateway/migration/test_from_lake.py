@@ -23,8 +23,9 @@ from broker_gateway.runtime.errors import StartError
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_testing.broker import InProcessBroker
 from structured_streaming.tables import TABLES
-from tests.support.brokers.restored import dispatch, new_store
+from tests.support.brokers.restored import BATCH_BYTES, new_store
 from tests.support.lakes.empty import empty_lake
+from tests.support.lakes.maintained import reput
 from tests.support.lakes.staged import StagedLake
 from tests.support.lakes.union import commit, cuts, manifest
 from tests.support.logs.raw import Raw, log_of
@@ -99,7 +100,7 @@ def test_a_new_disk_goes_on_where_the_lake_ends(tmp_path: Path) -> None:
         before, ends = open_of(old.broker.deliveries, ends_of(old)), ends_of(old)
         topics = {each.name: each for each in old.broker.catalog.topics()}
         groups = {each.name: each for each in old.broker.catalog.groups()}
-    dispatch(lake, old.root)
+    reput(old.root, lake, BATCH_BYTES)
 
     taken = restored(lake, tmp_path / "new")
     assert taken is not None
@@ -145,7 +146,7 @@ def test_a_second_loss_and_a_crash_in_between(tmp_path: Path) -> None:
         one.send("t", *[b"%d" % number for number in range(6)])
         got = one.receive("t", "g", batch=3, invisible_ms=60_000)[1]
         one.ack("t", "g", got[1])
-    dispatch(lake, one.root)
+    reput(one.root, lake, BATCH_BYTES)
     with new_store(tmp_path / "two" / "store") as store:
         store.inject("append", OSError(errno.ENOSPC, "No space left on device"), after=1)
         with pytest.raises(OSError, match="No space"):
@@ -161,7 +162,7 @@ def test_a_second_loss_and_a_crash_in_between(tmp_path: Path) -> None:
         two.ack("t", "g", got[0])
         before, ends = open_of(two.broker.deliveries, ends_of(two)), ends_of(two)
     assert before == {QueueKey("g", "t", 0): (0, {0: 1, 2: 1, 7: 1}, [(3, 6), (8, 10)])}
-    dispatch(lake, two.root)
+    reput(two.root, lake, BATCH_BYTES)
 
     taken = restored(lake, tmp_path / "three")
     assert taken is not None
@@ -181,7 +182,7 @@ def test_what_has_messages_or_is_unknown_is_left_alone(tmp_path: Path) -> None:
     with InProcessBroker(tmp_path / "old", brokerName="broker-a") as old:
         old.create_topic("t", 1)
         old.send("t", b"1", b"2")
-    dispatch(lake, old.root)
+    reput(old.root, lake, BATCH_BYTES)
     assert restored(lake, tmp_path / "other", "broker-b") is None, "the lake has nothing of that broker"
     with InProcessBroker(tmp_path / "used", brokerName="broker-a") as used:
         used.create_topic("t", 1)
@@ -202,7 +203,7 @@ def test_a_lake_that_cannot_be_read_keeps_an_empty_store_from_starting(tmp_path:
     with InProcessBroker(tmp_path / "old", brokerName="broker-a") as old:
         old.create_topic("t", 1)
         old.send("t", b"1")
-    dispatch(lake, old.root)
+    reput(old.root, lake, BATCH_BYTES)
     for file in (lake / "consume_queue").glob("*.parquet"):
         file.write_bytes(b"torn")
     with pytest.raises(StartError, match=r"cannot be read.*consume_queue.*without lakeLocation"):
@@ -216,7 +217,7 @@ def test_a_lake_without_topics_of_its_own(tmp_path: Path) -> None:
         old.create_topic("t", 3)
         for _ in range(3):
             old.send("t", b"1")
-    dispatch(lake, old.root)
+    reput(old.root, lake, BATCH_BYTES)
     for name in ("topics", "consumer_groups", "consumer_offsets", "delivery_events"):
         shutil.rmtree(lake / name)
     assert restored(lake, tmp_path / "new") == Restored(logs=1, topics=1, groups=0, queues=0, waiting=0)
@@ -239,7 +240,7 @@ def test_other_fields_of_topics_and_groups_come_back(tmp_path: Path, column: boo
         old.do(partial(old.broker.parts.topics.put, topic, shrink=False))
         old.do(partial(old.broker.parts.groups.put, group))
         old.send("t", b"1")
-    dispatch(lake, old.root)
+    reput(old.root, lake, BATCH_BYTES)
     for name in ("topics", "consumer_groups") if not column else ():
         rows = DeltaTable(str(lake / name)).to_pyarrow_table().drop_columns("other_fields")
         write_deltalake(str(lake / name), rows, mode="overwrite", schema_mode="overwrite")
@@ -260,7 +261,7 @@ def test_logs_that_knew_nothing_of_each_other(tmp_path: Path) -> None:
             broker.send("t", *[b"%d" % number for number in range(messages)])
             got = broker.receive("t", "g", batch=3, invisible_ms=60_000)[1]
             broker.ack("t", "g", got[1])
-        dispatch(lake, broker.root)
+        reput(broker.root, lake, BATCH_BYTES)
     assert restored(lake, tmp_path / "three") is not None
     with InProcessBroker(tmp_path / "three", brokerName="broker-a") as three:
         assert ends_of(three)["t", 0] == 20
@@ -304,7 +305,7 @@ def test_topics_that_were_made_again_take_one_look_for_all_of_them(tmp_path: Pat
             old.send(name, b"3")
             old.receive(name, "g", invisible_ms=60_000)
             old.send(name, b"4")
-    dispatch(lake, old.root)
+    reput(old.root, lake, BATCH_BYTES)
     looks: list[str] = []
     state = read_broker_state(Lake(str(lake)), "broker-a", looks.append)
     assert looks.count("consume_queue") == 2
@@ -325,7 +326,7 @@ def test_a_copy_in_the_dead_letters_settles_what_was_handed_out_before_it(tmp_pa
         old.receive("t", "g", batch=1, invisible_ms=60_000)
         before, ends = open_of(old.broker.deliveries, ends_of(old)), ends_of(old)
         assert before == {QueueKey("g", "t", 0): (0, {0: 1}, [(1, 2)])}
-    dispatch(lake, old.root)
+    reput(old.root, lake, BATCH_BYTES)
     restored(lake, tmp_path / "new")
     with InProcessBroker(tmp_path / "new", brokerName="broker-a") as new:
         assert open_of(new.broker.deliveries, ends) == before
@@ -399,7 +400,7 @@ def test_a_wrong_place_or_name_is_said(tmp_path: Path, capsys: pytest.CaptureFix
     with InProcessBroker(tmp_path / "old", brokerName="broker-a") as old:
         old.create_topic("t", 1)
         old.send("t", b"1")
-    dispatch(lake, old.root)
+    reput(old.root, lake, BATCH_BYTES)
     capsys.readouterr()
     assert restored(lake, tmp_path / "three", "broker-A") is None
     assert "lake_has=['broker-a']" in capsys.readouterr().out

@@ -16,7 +16,8 @@ from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_testing.broker import InProcessBroker
 from lakebroker_testing.clock import ManualClock
 from store.log.record import PendingRecord, encode_properties
-from tests.support.brokers.restored import dispatch, new_store
+from tests.support.brokers.restored import BATCH_BYTES, new_store
+from tests.support.lakes.maintained import reput
 
 HOUR_S = 3600
 
@@ -106,7 +107,7 @@ def test_a_lost_disk(tmp_path: Path, clock: ManualClock, old: InProcessBroker) -
     ids, lake = busy(old), tmp_path / "lake"
     due = halves_due(old)
     old.stop()
-    dispatch(lake, old.root)
+    reput(old.root, lake, BATCH_BYTES)
     with new_store(tmp_path / "new" / "store", time_ns=lambda: clock.wall_ns) as store:
         taken = start_from_lake(Lake(str(lake)), store)
         assert taken is not None
@@ -131,7 +132,7 @@ def test_a_start_that_was_broken_off_puts_nothing_off_twice(
     busy(old)
     lake = tmp_path / "lake"
     old.stop()
-    dispatch(lake, old.root)
+    reput(old.root, lake, BATCH_BYTES)
     with new_store(tmp_path / "new" / "store") as store:
         store.inject("append", OSError("no room"), after=3)
         with pytest.raises(OSError, match="no room"):
@@ -160,7 +161,7 @@ def test_a_lost_end(tmp_path: Path, clock: ManualClock, old: InProcessBroker) ->
     send_later(old, "sent in the end", HOUR_S)
     root = old.root
     old.stop()
-    dispatch(lake, root)
+    reput(root, lake, BATCH_BYTES)
     shutil.rmtree(root)
     earlier.rename(root)
     new = over(old, tmp_path / "old", lake)
@@ -193,7 +194,7 @@ def test_what_a_real_broker_delivered_is_not_put_off_again(
     old.do(lambda: old.store.append([record]))
     old.stop()
     lake = tmp_path / "lake"
-    dispatch(lake, old.root)
+    reput(old.root, lake, BATCH_BYTES)
     with new_store(tmp_path / "new" / "store") as store:
         taken = start_from_lake(Lake(str(lake)), store)
         assert taken is not None

@@ -3,9 +3,8 @@ behind asks `standing`."""
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,30 +13,9 @@ import pytest
 from lakebroker_testing.logs import LogWriter
 from structured_streaming.embedded.engine import EmbeddedEngine
 from structured_streaming.embedded.limits import Limits
-from structured_streaming.embedded.running import Running, Watch
+from tests.support.lakes.asked import Opened
 from tests.support.lakes.empty import empty_lake
 from tests.support.lakes.union import commit, cuts, manifest
-
-Opened = Callable[..., EmbeddedEngine]
-
-
-class Seen(Watch):
-    """Tells which statements it has looked after, and which of them it still does."""
-
-    def __init__(self, stuck: Callable[[Running], None] | None = None) -> None:
-        super().__init__(stuck)
-        self.seen: list[Running] = []
-        self.held: set[Running] = set()
-
-    @contextlib.contextmanager
-    def over(self, running: Running) -> Iterator[None]:
-        self.seen.append(running)
-        with super().over(running):
-            self.held.add(running)
-            try:
-                yield
-            finally:
-                self.held.discard(running)
 
 
 def written(folder: Path) -> Path:

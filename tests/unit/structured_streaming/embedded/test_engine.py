@@ -39,11 +39,11 @@ from structured_streaming.union.followed import FollowedLake
 from structured_streaming.union.instants import Instant
 from structured_streaming.upkeep import RETIRED, UNRETIRED, row
 from structured_streaming.views import VIEWS
+from tests.support.lakes.asked import Opened, Seen
 from tests.support.lakes.checks import expected_keys
 from tests.support.lakes.empty import empty_lake
 from tests.support.lakes.union import commit, cuts, every_key, manifest
 from tests.support.waiting import LIMIT_S
-from tests.unit.structured_streaming.embedded.conftest import Opened, Seen
 
 
 def keys(engine: EmbeddedEngine) -> Counter[tuple[str, str]]:

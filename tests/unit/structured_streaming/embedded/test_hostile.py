@@ -16,9 +16,9 @@ from structured_streaming.embedded.pinned import AttachedTables
 from structured_streaming.embedded.results import taken
 from structured_streaming.embedded.running import Running, Watch
 from structured_streaming.errors import LakeError, ReadOnlyError
+from tests.support.lakes.asked import Opened, Seen
 from tests.support.lakes.empty import empty_lake
 from tests.support.waiting import LIMIT_S, wait_until
-from tests.unit.structured_streaming.embedded.conftest import Opened, Seen
 
 WRITES = {
     "DELETE FROM messages": "DELETE",

@@ -15,19 +15,15 @@ function described(each) {
 
 async function received(endpoints, topic, count) {
   const consumer = await started(() => new SimpleConsumer({
-    consumerGroup: `${topic}-readers`, endpoints, subscriptions: new Map().set(topic, '*'), awaitDuration: 5000,
+    consumerGroup: `${topic}-readers`, endpoints, subscriptions: new Map().set(topic, '*'), awaitDuration: 5000, requestTimeout: 60000,
   }));
   const found = [];
-  let end = Date.now() + 60000;
-  for (let counted = false; Date.now() < end;) {
-    for (const each of await consumer.receive(16, 30000)) {
+  for (let end = 0; !end || Date.now() < end;) {
+    for (const each of await consumer.receive(16, 300000)) {
       found.push(each);
       await consumer.ack(each);
     }
-    if (found.length >= count && !counted) {
-      counted = true;
-      end = Date.now() + 4000;
-    }
+    if (found.length >= count && !end) end = Date.now() + 4000;
   }
   await consumer.shutdown();
   return found;
@@ -46,11 +42,13 @@ async function main([endpoints, delayed, paid]) {
   const asked = new Set();
   const checker = {
     async check(half) {
+      // on a busy machine a half is asked about that is ended a moment later: it is left to that
+      if (!half.body.toString().startsWith('asked-')) return TransactionResolution.TRANSACTION_RESOLUTION_UNSPECIFIED;
       asked.add(half.body.toString());
       return half.body.toString() === 'asked-commit' ? TransactionResolution.COMMIT : TransactionResolution.ROLLBACK;
     },
   };
-  const producer = await started(() => new Producer({ endpoints, topic: [delayed, paid], checker }));
+  const producer = await started(() => new Producer({ endpoints, topic: [delayed, paid], checker, requestTimeout: 60000 }));
   for (const end of ['commit', 'rollback', 'asked-commit', 'asked-rollback']) {
     const transaction = producer.beginTransaction();
     await producer.send(message(paid, end), transaction);

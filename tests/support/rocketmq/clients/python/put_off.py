@@ -22,11 +22,15 @@ from rocketmq import (
 
 
 class Checker(TransactionChecker):
+    """On a busy machine a half is asked about that is ended a moment later: it is left to that."""
+
     def __init__(self) -> None:
         self.asked: set[str] = set()
 
     def check(self, message: Message) -> TransactionResolution:
         body = message.body.decode()
+        if not body.startswith("asked-"):
+            return TransactionResolution.TRANSACTION_RESOLUTION_UNSPECIFIED
         self.asked.add(body)
         return TransactionResolution.COMMIT if body == "asked-commit" else TransactionResolution.ROLLBACK
 
@@ -47,7 +51,7 @@ def taken(consumer: SimpleConsumer) -> list[Message]:
     """What a receive answers; nothing, from a real proxy that has not the client's settings yet: the client does not wait
     until they are taken."""
     try:
-        return consumer.receive(16, 30) or []
+        return consumer.receive(16, 300) or []
     except Exception as error:
         if '"settings" is null' not in str(error):
             raise
@@ -55,20 +59,23 @@ def taken(consumer: SimpleConsumer) -> list[Message]:
         return []
 
 
+def configuration(endpoints: str) -> ClientConfiguration:
+    return ClientConfiguration(endpoints, Credentials(), request_timeout=60)
+
+
 def received(endpoints: str, topic: str, count: int) -> list[Message]:
-    configuration = ClientConfiguration(endpoints, Credentials())
     consumer = SimpleConsumer(
-        configuration, f"{topic}-readers", {topic: FilterExpression()}, await_duration=5
+        configuration(endpoints), f"{topic}-readers", {topic: FilterExpression()}, await_duration=5
     )
     consumer.startup()
     found: list[Message] = []
-    end, counted = time.monotonic() + 60, False
-    while time.monotonic() < end:
+    end = 0.0
+    while not end or time.monotonic() < end:
         for each in taken(consumer):
             found.append(each)
             consumer.ack(each)
-        if len(found) >= count and not counted:
-            end, counted = time.monotonic() + 4, True
+        if len(found) >= count and not end:
+            end = time.monotonic() + 4
     consumer.shutdown()
     return found
 
@@ -82,7 +89,7 @@ def main(endpoints: str, delayed: str, paid: str) -> None:
         answers.flush()
 
     checker = Checker()
-    producer = Producer(ClientConfiguration(endpoints, Credentials()), (delayed, paid), checker=checker)
+    producer = Producer(configuration(endpoints), (delayed, paid), checker=checker)
     producer.startup()
     for end in ("commit", "rollback", "asked-commit", "asked-rollback"):
         transaction = producer.begin_transaction()
