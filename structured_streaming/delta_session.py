@@ -28,8 +28,10 @@ def delta_jars(builder: SparkSession.Builder, packages: Sequence[str] = ()) -> I
     """The builder with Delta's jars and others (`group:artifact:version`), for a session that is started within. They come from Maven
     Central once, then from Ivy's cache."""
     from delta import configure_spark_with_delta_pip
+    from pyspark import __version__ as spark
 
-    with fetched_in_turn((f"io.delta:delta-spark_*:{version('delta-spark')}", *packages)):
+    ours = f"io.delta:delta-spark_{'.'.join(spark.split('.')[:2])}_*:{version('delta-spark')}"
+    with fetched_in_turn((ours, *packages)):
         yield configure_spark_with_delta_pip(builder, list(packages))
 
 
@@ -37,7 +39,7 @@ def delta_jars(builder: SparkSession.Builder, packages: Sequence[str] = ()) -> I
 def fetched_in_turn(packages: Sequence[str]) -> Iterator[None]:
     """While one of the packages is not there yet, one process of this user at a time is within: of two whose Ivy fetches the same jar
     at once, one finds the other's half, and its Spark does not start."""
-    jars = Path(_JARS).expanduser()
+    jars = Path(os.path.expanduser(_JARS))  # which does not fail where the user has no home
     names = (each.replace(":", "_", 1).replace(":", "-") for each in packages)
     if all(any(jars.glob(f"{name}.jar")) for name in names):
         yield

@@ -226,8 +226,8 @@ def _add_value(digest: Any, name: str, value: Any, seen: set[int]) -> None:
             _add_value(digest, name, each, seen)
     elif value is None or isinstance(value, (bool, int, float, complex, str, bytes, np.generic)):
         digest.update(repr((type(value).__name__, value)).encode())
-    elif isinstance(value, types.ModuleType):
-        digest.update(repr((value.__name__, getattr(value, "__version__", ""))).encode())
+    elif isinstance(value, types.ModuleType) and hasattr(value, "__version__"):
+        digest.update(repr((value.__name__, value.__version__)).encode())
     elif hasattr(value, "py_func"):
         _add_function(digest, value, seen)
     elif isinstance(value, numba.types.ExternalFunction):  # found by its name when the code is loaded
@@ -236,7 +236,7 @@ def _add_value(digest: Any, name: str, value: Any, seen: set[int]) -> None:
         digest.update(value.__name__.encode())
     else:
         raise TypeError(
-            f"compiled code uses {name}, a {type(value).__name__}: a constant or an argument is needed"
+            f"compiled code uses {name}, a {type(value).__name__}: import what it needs of that by name, or give it as an argument"
         )
 
 

@@ -22,11 +22,12 @@ from tests.support.lakes.iceberg_readers import assert_mirrored, assert_same, by
 from tests.support.lakes.maintained import ReputLake
 from tests.support.machines.object_store import BUCKET, object_store
 from tests.support.spark.environments import environment, interpreter
+from tests.support.waiting import LIMIT_S
 
 pytestmark = pytest.mark.timeout(2400)
 SPARK = "4.0"
 RUNTIME = "org.apache.iceberg:iceberg-spark-runtime-4.0_2.13:1.10.1"
-PATIENCE_S = 900.0
+PATIENCE_S = 3 * LIMIT_S
 
 
 def runtime() -> Path:

@@ -47,8 +47,8 @@ from tests.support.lakes.maintained import ReputLake, assert_same, rows_of
 from tests.support.lakes.maintained import reput as committed
 from tests.support.lakes.marked import MarkedLake
 from tests.support.machines.object_store import BUCKET, ObjectStore, object_store
+from tests.support.waiting import LIMIT_S
 
-PATIENCE_S = 240.0
 RECORDS = 6_000 if EVIDENCE else 3_000
 """More than one batch of 1 MiB: the store goes away while there is more to read."""
 
@@ -277,12 +277,12 @@ def test_a_reput_killed_between_two_tables(tmp_path: Path, location: str) -> Non
         start_new_session=True,
     )
     try:
-        assert process.wait(PATIENCE_S) == -signal.SIGKILL
+        assert process.wait(LIMIT_S) == -signal.SIGKILL
     finally:
         end(process)
     process = reput(lake.store, location, "--once")
     try:
-        _, said = process.communicate(timeout=PATIENCE_S)
+        _, said = process.communicate(timeout=LIMIT_S)
     finally:
         end(process)
     assert process.returncode == 0, said
@@ -317,7 +317,7 @@ def test_a_reput_waits_for_a_store_that_is_away_and_a_signal_ends_it_where_one_h
         with LogWriter(log) as writer:
             writer.messages(5)
         process.terminate()
-        _, last = process.communicate(timeout=PATIENCE_S)
+        _, last = process.communicate(timeout=LIMIT_S)
     finally:
         end(process)
         store.kill()
@@ -342,7 +342,7 @@ def test_a_run_that_ends_by_itself_does_so_without_the_store(
         assert process.stdout is not None
         assert process.stdout.readline()
         store.kill()
-        _, said = process.communicate(timeout=PATIENCE_S)
+        _, said = process.communicate(timeout=LIMIT_S)
     finally:
         end(process)
         store.start()
@@ -363,7 +363,7 @@ def test_a_reput_tells_that_its_store_hangs(tmp_path: Path, store: ObjectStore, 
         store.hang()
         assert next(filter(_waits, process.stderr), None), process.communicate()
         process.terminate()
-        _, said = process.communicate(timeout=PATIENCE_S)
+        _, said = process.communicate(timeout=LIMIT_S)
     finally:
         end(process)
         store.kill()

@@ -21,11 +21,12 @@ from store.log_reader import LogReader
 from tests.suite.evidence import EVIDENCE, LONG
 from tests.support.lakes.checks import assert_exact
 from tests.support.spark.environments import environment, interpreter
+from tests.support.waiting import LIMIT_S
 
 BATCHES = 10 if EVIDENCE else 4
 BATCH_BYTES = 1 << 20
 RECORDS = BATCHES * BATCH_BYTES // 1200
-PATIENCE_S = 600.0
+PATIENCE_S = 2 * LIMIT_S
 NEWEST = "4.2"
 
 pytestmark = pytest.mark.timeout(2400)

@@ -23,7 +23,6 @@ PROGRAM, STATE, CONFIGURATION = (
     "/var/lib/lakebroker",
     "/etc/lakebroker",
 )
-WAIT_S = 240.0
 
 
 @pytest.fixture
@@ -82,13 +81,13 @@ def test_its_commands_serve_and_tell_systemd_so(unit: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=WAIT_S,
+        timeout=LIMIT_S,
     )
     assert before.returncode == 0, before.stdout + before.stderr
     address = state / "notify"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(address))
-        manager.settimeout(WAIT_S)
+        manager.settimeout(LIMIT_S)
         told = {"NOTIFY_SOCKET": str(address), "WATCHDOG_USEC": "400000"}
         with (state / "log").open("wb") as log:
             process = subprocess.Popen(
@@ -124,7 +123,7 @@ def test_wrong_options_are_not_tried_again(unit: Path) -> None:
             capture_output=True,
             text=True,
             check=False,
-            timeout=WAIT_S,
+            timeout=LIMIT_S,
         )
         for name in ("ExecStartPre", "ExecStart")
     )

@@ -67,10 +67,10 @@ def test_a_topic_is_made_shown_changed_and_deleted(gateway: Gateway, name: str) 
 
 def test_a_group_is_made_shown_changed_and_deleted(gateway: Gateway, name: str) -> None:
     run(gateway, "topic", "create", name)
-    assert answer(gateway, "group", "create", name, "--fifo")[0]["created"]
+    assert answer(gateway, "group", "create", name, "--fifo", "--retry-max", "2")[0]["created"]
     assert "does not exist" in said(gateway, "group", "update", f"{name}-x", "--fifo")
     assert answer(gateway, "group", "update", name, "--no-fifo")[0] == {
-        "name": name, "retry_max_times": 16, "fifo": False, "configuration": {}, "created": False, "changed": True,
+        "name": name, "retry_max_times": 2, "fifo": False, "configuration": {}, "created": False, "changed": True,
     }  # fmt: skip
     policy = {"groupRetryPolicy": {"type": "EXPONENTIAL"}}
     assert answer(gateway, "group", "update", name, "--configuration", json.dumps(policy))[0]["changed"]
@@ -78,7 +78,7 @@ def test_a_group_is_made_shown_changed_and_deleted(gateway: Gateway, name: str) 
     refused = said(gateway, "group", "create", name, "--configuration", '{"brokerId":"x"}')
     assert f"brokerId of group {name} is 'x'; a whole number of" in refused
     (listed,) = [each for each in answer(gateway, "group", "list") if each["name"] == name]
-    assert listed == {"name": name, "retry_max_times": 16, "fifo": False, "configuration": policy}
+    assert listed == {"name": name, "retry_max_times": 2, "fifo": False, "configuration": policy}
     assert (
         answer(gateway, "group", "describe", name)["configuration"]["groupRetryPolicy"]["type"]
         == "EXPONENTIAL"

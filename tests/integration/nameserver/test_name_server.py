@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import threading
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
@@ -43,8 +44,9 @@ BODY = RegisterBrokerBody(
 class Broker:
     """A client of the name server that registers as a broker."""
 
-    def __init__(self, address: str) -> None:
-        self.address = address
+    def __init__(self, address: str, connections: Callable[[], int] = lambda: 0) -> None:
+        """`connections`: how many the name server has."""
+        self.address, self.connections = address, connections
         self.client = RemotingClient()
 
     async def ask(self, code: RequestCode, body: bytes = b"", version: int = 513, **fields: Any) -> Command:
@@ -79,7 +81,7 @@ async def name_server(folder: Path, **options: str) -> AsyncIterator[Broker]:
     }
     server = NameServer(load_config(None, given, {})[0])
     await server.start()
-    broker = Broker(f"127.0.0.1:{server.port}")
+    broker = Broker(f"127.0.0.1:{server.port}", lambda: server.connections)
     try:
         yield broker
     finally:
@@ -155,22 +157,31 @@ def test_a_wrong_registration_is_answered_and_changes_nothing(
     run(test)
 
 
-def test_a_broker_that_left_while_its_registration_was_read_is_not_there(tmp_path: Path) -> None:
-    # reading them takes far longer than sending them
-    topics = {
-        f"topic-{number}-{number**9}": TopicConfig(f"topic-{number}-{number**9}") for number in range(40_000)
-    }
+def test_a_broker_that_left_while_its_registration_was_read_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topics = {f"topic-{number}": TopicConfig(f"topic-{number}") for number in range(20_000)}
     body = RegisterBrokerBody(DataVersion(), topics).encode(compress=True)
-    assert len(body) > 200_000
+    assert is_large(body)
+    is_read, goes_on = threading.Event(), threading.Event()
+
+    def held(*given: Any, decode: Any = RegisterBrokerBody.decode) -> RegisterBrokerBody:
+        is_read.set()
+        goes_on.wait(LIMIT_S)
+        return decode(*given)
+
+    monkeypatch.setattr(RegisterBrokerBody, "decode", held)
 
     async def test() -> None:
         async with name_server(tmp_path) as broker:
             leaving = Broker(broker.address)
             task = asyncio.create_task(leaving.register(body, brokerName="leaving"))
-            await asyncio.sleep(0.05)
+            await until(is_read.is_set)
             await leaving.client.close()
             with pytest.raises(SendError):
                 await task
+            await until(lambda: broker.connections() == 0)
+            goes_on.set()
             # they are read one by one: the answer to this one says that the other's tick is over
             assert (await broker.register(body, brokerAddr="127.0.0.1:9")).code == 0
             info = ClusterInfo.decode((await broker.ask(RequestCode.GET_BROKER_CLUSTER_INFO)).body)

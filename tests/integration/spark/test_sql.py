@@ -29,9 +29,18 @@ from tests.support.machines.zones import local_time
 STARTING = "lakebroker: starting Spark ...\n"
 
 
-def invoke(lake: Path, statement: str, *options: str) -> Any:
-    arguments = ["sql", "--engine", "spark", "--lake", str(lake), *options, statement]
-    return CliRunner(env={"COLUMNS": "200"}).invoke(app, arguments)
+def invoke(lake: Path, statement: str, *options: str, given: str = "") -> Any:
+    """`given` is standard input, which is read where there is no statement."""
+    arguments = [
+        "sql",
+        "--engine",
+        "spark",
+        "--lake",
+        str(lake),
+        *options,
+        *([statement] if statement else []),
+    ]
+    return CliRunner(env={"COLUMNS": "200"}).invoke(app, arguments, input=given)
 
 
 @pytest.fixture
@@ -112,9 +121,15 @@ def test_it_only_reads(spark: SparkSession, lake: Path) -> None:
     assert done.exit_code == 1
     assert "--write" in done.stderr
     assert "lakebroker: tables alone, as of 2023-11-14 22:13:20 UTC" in done.stderr
+    assert "add --brokers, --namesrv or --store to include what is newer" in done.stderr
     assert sorted(lake.rglob("*")) == before
-    done = invoke(lake, "SELECT 1; DELETE FROM messages", "--write")
-    assert done.exit_code == 0, done.stderr
+    rows = DeltaTable(str(lake / "messages")).to_pyarrow_table().num_rows
+    assert rows
+    script = "DELETE FROM messages\nWHERE topic = 'no such topic';\n/*\nDELETE FROM nowhere;\n*/\nDELETE FROM messages"
+    done = invoke(lake, "", "--write", "--format", "csv", given=script)
+    assert (done.exit_code, done.stdout) == (0, f"num_affected_rows\n0\nnum_affected_rows\n{rows}\n"), (
+        done.stderr
+    )
     assert done.stderr.startswith(STARTING)
     assert DeltaTable(str(lake / "messages")).to_pyarrow_table().num_rows == 0
 

@@ -53,8 +53,7 @@ def node(program: str = "client.js") -> list[str]:
         if missing:
             shutil.copy(_PROGRAMS / "node" / "package.json", folder)
             output_of(["npm", "install", "--silent", "--no-audit", "--no-fund"], cwd=folder)
-    shutil.copy(_PROGRAMS / "node" / program, folder)
-    return ["node", str(folder / program)]
+    return ["env", f"NODE_PATH={folder / 'node_modules'}", "node", str(_PROGRAMS / "node" / program)]
 
 
 def go(name: str, package: str = "") -> list[str]:

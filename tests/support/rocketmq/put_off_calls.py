@@ -15,7 +15,7 @@ from lakebroker_testing import messages
 from lakebroker_testing.client import Client
 from lakebroker_testing.messages import send_request
 from tests.support.brokers.telemetry_client import TelemetryClient, consumer_settings, producer_settings
-from tests.support.waiting import wait_until
+from tests.support.waiting import LIMIT_S, wait_until
 
 DELAYED, PAID, ANY, PLAIN = "delayed", "paid", "any", "plain"
 TOPICS = {DELAYED: (1, "DELAY"), PAID: (1, "TRANSACTION"), ANY: (1, "MIXED"), PLAIN: (1, "NORMAL")}
@@ -28,7 +28,6 @@ OPTIONS = {
     "mappedFileSizeCommitLog": str(1 << 24),
 }
 """Of both brokers. With its own interval, a real one asks again before it has written that a half is done with."""
-WAIT_S = 90.0
 _OWN = frozenset(
     (
         *("message_id", "born_timestamp", "store_timestamp", "receipt_handle", "born_host", "store_host"),
@@ -75,7 +74,7 @@ class Server:
         """So many messages, acknowledged, and those that come within some seconds behind them."""
         group = f"{topic}-readers"
         found: list[pb.Message] = []
-        deadline = time.monotonic() + WAIT_S
+        deadline = time.monotonic() + LIMIT_S
         with TelemetryClient(
             self.address, "put-off-tester", consumer_settings(group, topic, pb.SIMPLE_CONSUMER)
         ):
@@ -274,12 +273,12 @@ def transactions(server: Server) -> dict[str, Any]:
 
 
 def server_received(server: Server, count: int, first: threading.Event) -> list[pb.Message]:
-    assert first.wait(WAIT_S), "nobody was asked"
+    assert first.wait(LIMIT_S), "nobody was asked"
     other = Server(server.address)
     other.client = Client(server.address, "another-tester")
     group = f"{PAID}-readers"
     found: list[pb.Message] = []
-    deadline = time.monotonic() + WAIT_S
+    deadline = time.monotonic() + LIMIT_S
     settings = consumer_settings(group, PAID, pb.SIMPLE_CONSUMER)
     with TelemetryClient(server.address, "another-tester", settings):
         while time.monotonic() < deadline:

@@ -15,10 +15,11 @@ import numpy as np
 import pytest
 
 from broker_gateway.api.grpc.kernels import receive_walk, send_walk
+from store import columns
 from store.errors import StoreError
 from store.kernels import crc32, encode, fields, walk
 from store.kernels.code_folders import CODE_FOLDERS, STORE_FOLDER, CodeFolders
-from store.kernels.compiled import COMPILING, stamp
+from store.kernels.compiled import COMPILING, compiled, stamp
 
 KERNEL = """
 from changing_layout import COLUMN, TABLE
@@ -213,6 +214,22 @@ def test_every_kernel_can_be_kept() -> None:
     stamps = [stamp(each) for each in kernels if hasattr(each, "py_func")]
     assert len(stamps) > 30
     assert all(len(each) == 64 for each in stamps)
+
+
+def test_a_column_that_moved_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = stamp(encode.encode)
+    monkeypatch.setattr(encode, "BODY_START", encode.BODY_START + 1)
+    assert stamp(encode.encode) != before
+
+
+def test_what_a_module_of_ours_holds_is_imported_by_name() -> None:
+    """Nobody would see that it changed."""
+
+    def body_start(row: np.ndarray) -> int:
+        return int(row[columns.BODY_START])
+
+    with pytest.raises(TypeError, match="uses columns, a module: import what it needs of that by name"):
+        stamp(compiled(body_start))
 
 
 def test_code_that_writes_other_bytes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
