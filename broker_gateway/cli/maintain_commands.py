@@ -128,13 +128,15 @@ def maintain(
     try:
         retain_s = _retain_s(lake, retain)
         access.check()
-        with raised_signals():
+        with raised_signals() as came:
             if dry_run:
                 _dry_run(lake, master, as_json)
                 return
             run = _maintainer(lake, master, iceberg, access)
             while True:
                 reports = run(target, retain_s, lambda report: _show(report, as_json))
+                if came:  # a table's problem may be a library's word for it
+                    raise came[0]
                 if not pause:
                     break
                 time.sleep(pause)

@@ -10,12 +10,13 @@ from structured_streaming.signal_handlers import handled_by
 
 
 class Signalled(KeyboardInterrupt):
-    """A signal came; `status` is what a command that it ended answers."""
+    """A signal came; `status` is what a command that it ended answers. `answered`: somebody took it, and the command goes on."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
         self.number = number
         self.status = 128 + number
+        self.answered = False
 
 
 def status_of(stopped: KeyboardInterrupt) -> int:
@@ -25,14 +26,19 @@ def status_of(stopped: KeyboardInterrupt) -> int:
 
 
 @contextmanager
-def raised_signals() -> Iterator[None]:
-    """Within, signals raise Signalled, unless others take them meanwhile. Other threads than the main one get none."""
+def raised_signals() -> Iterator[list[Signalled]]:
+    """Within, signals raise Signalled, unless others take them meanwhile. Other threads than the main one get none.
+
+    Yields those that came: a library may swallow the exception. The error that one raises in its place leaves as Signalled.
+    """
+    came: list[Signalled] = []
 
     def take(number: int, _frame: object) -> None:
-        raise Signalled(number)
+        came.append(Signalled(number))
+        raise came[-1]
 
-    with handled_by(take):
-        yield
+    with _left_as_signalled(came), handled_by(take):
+        yield came
 
 
 @contextmanager
@@ -41,19 +47,36 @@ def first_signal_raised() -> Iterator[list[Signalled]]:
 
     A stop may then call a library that an exception would leave halfway, and still see that it is to hurry.
     """
+    first: list[Signalled] = []
     later: list[Signalled] = []
-    came = False
 
     def take(number: int, _frame: object) -> None:
-        nonlocal came
-        if came:
+        if first:
             later.append(Signalled(number))
             return
-        came = True
-        raise Signalled(number)
+        first.append(Signalled(number))
+        raise first[0]
 
-    with handled_by(take):
+    with _left_as_signalled(first), handled_by(take):
         yield later
+
+
+@contextmanager
+def _left_as_signalled(came: list[Signalled]) -> Iterator[None]:
+    """An error whose chain has no Signalled, though one came and nobody took it, is a library's own word for it: pydantic raises
+    its error in place of whatever a function that it calls has raised. What fails once Signalled is on its way stays what it is."""
+    try:
+        yield
+    except Exception as error:
+        if not came or came[-1].answered or _follows_signal(error):
+            raise
+        raise came[-1] from error
+
+
+def _follows_signal(error: BaseException | None) -> bool:
+    while error is not None and not isinstance(error, Signalled):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 @contextmanager

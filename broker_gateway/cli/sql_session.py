@@ -81,6 +81,7 @@ def run_input(engine: Engine) -> None:
         except Signalled as stopped:
             if stopped.number != signal.SIGINT or not terminal:
                 raise
+            stopped.answered = True
             pending, text = (["", "interrupted"] if running else [""]), ""
 
 

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 import pytest
+from pydantic import BaseModel, field_serializer
+from pydantic_core import PydanticSerializationError
 
 from broker_gateway.cli.signals import Signalled, first_signal_raised, raised_signals, signals_held
 
@@ -30,3 +34,51 @@ def test_a_signal_that_is_held_is_raised_at_the_end() -> None:
             signal.raise_signal(signal.SIGINT)
         with signals_held():
             pass
+
+
+class Written(BaseModel):
+    """A signal comes while pydantic writes it."""
+
+    number: int = 1
+
+    @field_serializer("number")
+    def meet_a_signal(self, number: int) -> int:
+        signal.raise_signal(signal.SIGTERM)
+        return number
+
+
+@pytest.mark.parametrize("raising", [raised_signals, first_signal_raised])
+def test_a_signal_that_a_library_wraps_leaves_as_the_signal(
+    raising: Callable[[], AbstractContextManager[object]],
+) -> None:
+    with pytest.raises(Signalled, match="SIGTERM") as stopped, raising():
+        Written().model_dump_json()
+    assert isinstance(stopped.value.__cause__, PydanticSerializationError)
+
+
+def test_what_a_library_swallows_is_told_all_the_same() -> None:
+    with raised_signals() as came:
+        with pytest.raises(PydanticSerializationError):
+            Written().model_dump_json()
+        assert [each.status for each in came] == [143]
+
+
+def fail_at_once() -> None:
+    try:
+        signal.raise_signal(signal.SIGTERM)
+    finally:
+        raise OSError("full")
+
+
+def fail_later() -> None:
+    try:
+        signal.raise_signal(signal.SIGINT)
+    except Signalled as stopped:
+        stopped.answered = True
+    raise OSError("full")
+
+
+@pytest.mark.parametrize("fail", [fail_at_once, fail_later])
+def test_what_fails_while_a_signal_ends_the_work_or_long_behind_it_is_told(fail: Callable[[], None]) -> None:
+    with pytest.raises(OSError, match="full"), raised_signals():
+        fail()
