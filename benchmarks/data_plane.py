@@ -181,10 +181,12 @@ def main() -> None:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lakebroker-bench-")))
         servers = []
         for transport in chosen.transports.split(","):
-            options = {"flushDiskType": chosen.flush, "mappedFileSizeCommitLog": SEGMENT, **patience}
+            options = {"flushDiskType": chosen.flush, "mappedFileSizeCommitLog": SEGMENT}
             if transport == "http2":
                 options["tlsTestModeEnable"] = "true"
-            gateway = stack.enter_context(Gateway(folder / transport, transport=transport, **options))
+            gateway = stack.enter_context(
+                Gateway(folder / transport, transport=transport, patient=chosen.patient, **options)
+            )
             assert gateway.process is not None
             made = command("group", "create", ORDERED_GROUP, "--fifo", "--gateway", gateway.address)
             subprocess.run(made, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)

@@ -136,7 +136,7 @@ def main() -> None:
     chosen = parser.parse_args()
     load_generator.program()
     with tempfile.TemporaryDirectory(prefix="lakebroker-bench-") as name:
-        gateway = Gateway(Path(name), mappedFileSizeCommitLog=str(SEGMENT), patient=True)
+        gateway = Gateway(Path(name), mappedFileSizeCommitLog=str(SEGMENT))
         try:
             steps = measured(gateway, chosen)
         finally:

@@ -48,6 +48,7 @@ PATIENT = dict.fromkeys(
         "waitTimeMillsInTransactionQueue",
         "waitTimeMillsInAdminBrokerQueue",
         "osPageCacheBusyTimeOutMills",
+        "syncFlushTimeout",
     ),
     "60000",
 )
@@ -70,11 +71,11 @@ class Gateway:
         wrapper: Sequence[str] = (),
         limits: Limits | None = None,
         config_file: Path | None = None,
-        patient: bool = False,
+        patient: bool = True,
         **options: str,
     ) -> None:
         """`wrapper` goes before the command, such as one that enters a namespace; `limits` are those of the process, not with a
-        `wrapper`; `patient` stands for `PATIENT`."""
+        `wrapper`; `patient` stands for `PATIENT`, which `options` override."""
         folder.mkdir(parents=True, exist_ok=True)
         assert not (wrapper and limits)
         self._wrapper, self._limits = wrapper, limits
@@ -216,13 +217,16 @@ class Reput:
 
     def stop(self, timeout_s: float = 40.0) -> int:
         """SIGTERM, then SIGKILL for the job and the JVM it started; returns the exit status."""
-        if self.process.poll() is None:
-            self.process.terminate()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self.process.wait(timeout_s)
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        return self.process.wait()
+        try:
+            if self.process.poll() is None:
+                self.process.terminate()
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self.process.wait(timeout_s)
+        finally:  # ctrl-C comes while it waits
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+            status = self.process.wait()
+        return status
 
 
 def _start(

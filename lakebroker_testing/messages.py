@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
@@ -19,6 +20,16 @@ def message(topic: str, body: bytes, properties: dict[str, str] | None = None, *
         system_properties=pb.SystemProperties(**system),
         body=body,
     )
+
+
+def bodies(messages: Iterable[pb.Message]) -> list[bytes]:
+    """Their bodies, in their order."""
+    return [each.body for each in messages]
+
+
+def texts(messages: Iterable[pb.Message]) -> list[str]:
+    """Their bodies as UTF-8 text, in their order. Raises UnicodeDecodeError."""
+    return [each.body.decode() for each in messages]
 
 
 def send_request(*messages: pb.Message) -> rpc.SendMessageRequest:

@@ -15,7 +15,7 @@ from typing import Any
 from lakebroker_testing.cached import filled_once
 from lakebroker_testing.gateway import CACHE
 from lakebroker_testing.programs import START_S
-from lakebroker_testing.uv import uv
+from lakebroker_testing.virtual_environment import install, new_environment
 
 REQUIREMENTS = ("rocketmq-python-client==5.1.2",)
 _CACHE = CACHE / "official-python-client-5.1.2"
@@ -30,8 +30,7 @@ def interpreter() -> Path:
     python = _CACHE / "bin" / "python"
     with filled_once(_CACHE) as missing:
         if missing:
-            uv("venv", "--clear", "--python", sys.executable, str(_CACHE))
-            uv("pip", "install", "--python", str(python), *REQUIREMENTS)
+            install(new_environment(_CACHE), *REQUIREMENTS)
     return python
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import errno
 import functools
 import json
 import os
@@ -59,6 +60,8 @@ class Forked:
         self.pid = pid
         self.returncode: int | None = None
         self._status = status
+        self._poller = select.poll()
+        self._poller.register(status, select.POLLIN)
 
     def poll(self) -> int | None:
         return self._ended(0)
@@ -84,7 +87,7 @@ class Forked:
         self.send_signal(signal.SIGKILL)
 
     def _ended(self, timeout_s: float | None) -> int | None:
-        if self.returncode is None and select.select([self._status], [], [], timeout_s)[0]:
+        if self.returncode is None and self._poller.poll(None if timeout_s is None else timeout_s * 1000):
             told = os.read(self._status, 32)
             os.close(self._status)
             # a server that was killed sends nothing: nobody knows how the fork ended, and it counts as killed
@@ -109,7 +112,7 @@ class _Server:
         self._socket: socket.socket | None = None
 
     def fork(self, words: list[str], streams: list[int], **settings: Any) -> Forked:
-        """Raises OSError when the server has ended."""
+        """Raises OSError when the server has ended, or cannot fork."""
         request = json.dumps({"words": words, **settings}).encode()
         reader, writer = os.pipe()
         with self._lock:
@@ -123,7 +126,11 @@ class _Server:
             raise OSError(
                 "the server of prestarted processes has ended: what it printed is on standard error"
             )
-        return Forked(words, int.from_bytes(answer, "big"), reader)
+        pid = int.from_bytes(answer, "big", signed=True)
+        if pid < 0:
+            os.close(reader)
+            raise OSError(-pid, f"no process could be forked: {os.strerror(-pid)}")
+        return Forked(words, pid, reader)
 
     def _connected(self) -> socket.socket:
         if self._socket is None:
@@ -288,7 +295,13 @@ def _serve(connection: socket.socket) -> dict[str, Any] | None:
         size = int.from_bytes(head, "big")
         assert size <= _MOST_BYTES, f"a request of {size} bytes"
         request: dict[str, Any] = json.loads(_exactly(connection, size))
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError as error:  # this one fails; those that run, and the next, do not
+            for each in descriptors:
+                os.close(each)
+            connection.sendall(_answer(-(error.errno or errno.EAGAIN)))
+            continue
         if not pid:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -298,7 +311,12 @@ def _serve(connection: socket.socket) -> dict[str, Any] | None:
         for each in descriptors[:_STREAMS]:
             os.close(each)
         running[pid] = descriptors[_STREAMS]
-        connection.sendall(pid.to_bytes(4, "big"))
+        connection.sendall(_answer(pid))
+
+
+def _answer(pid: int) -> bytes:
+    """To whoever asked for a fork; negative: why there is none, an errno."""
+    return pid.to_bytes(4, "big", signed=True)
 
 
 def _exactly(connection: socket.socket, size: int) -> bytes:

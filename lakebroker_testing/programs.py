@@ -21,15 +21,18 @@ class ProcessError(Exception):
 
 
 def until_ready(name: str, process: Process, log: Path, ready: Callable[[], T | None]) -> T:
-    """The first answer of `ready` that is true. Raises ProcessError with the end of the log, and kills the process, when it ends
-    before, or none comes within `START_S`."""
+    """The first answer of `ready` that is true. Raises ProcessError with the end of the log when the process ends before, or none
+    comes within `START_S`. Whatever is raised, ctrl-C too, the process is killed: nobody else knows of it yet."""
     deadline = time.monotonic() + START_S
-    while not (found := ready()):
-        if process.poll() is not None or time.monotonic() > deadline:
-            process.kill()
-            process.wait()
-            raise ProcessError(f"{name} did not start: {log.read_text(errors='replace')[-3000:]}")
-        time.sleep(_LOOK_S)
+    try:
+        while not (found := ready()):
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise ProcessError(f"{name} did not start: {log.read_text(errors='replace')[-3000:]}")
+            time.sleep(_LOOK_S)
+    except BaseException:
+        process.kill()
+        process.wait()
+        raise
     return found
 
 

@@ -10,6 +10,7 @@ the second compiler is off here, and the classes come from an archive (class dat
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -191,8 +192,9 @@ class RocketMQ:
     def _calm(self) -> None:
         """Threads that go round and round, whatever is to do, get the processor when nobody else wants it."""
         for task in Path(f"/proc/{self.pid}/task").iterdir():
-            if (task / "comm").read_text().startswith(_RESTLESS):
-                os.setpriority(os.PRIO_PROCESS, int(task.name), 19)
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # the thread has ended
+                if (task / "comm").read_text().startswith(_RESTLESS):
+                    os.setpriority(os.PRIO_PROCESS, int(task.name), 19)
 
     @property
     def name_server(self) -> str:

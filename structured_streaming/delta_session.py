@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import fcntl
 import os
-import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,17 +36,16 @@ def delta_jars(builder: SparkSession.Builder, packages: Sequence[str] = ()) -> I
 
 @contextmanager
 def fetched_in_turn(packages: Sequence[str]) -> Iterator[None]:
-    """While one of the packages is not there yet, one process of this user at a time is within: of two whose Ivy fetches the same jar
-    at once, one finds the other's half, and its Spark does not start."""
-    jars = Path(os.path.expanduser(_JARS))  # which does not fail where the user has no home
-    names = (each.replace(":", "_", 1).replace(":", "-") for each in packages)
-    if all(any(jars.glob(f"{name}.jar")) for name in names):
+    """Waits while another process of this user fetches jars, and lets others wait while one of the packages is not there yet: of two
+    whose Ivy fetches the same jar at once, one finds the other's half, and its Spark does not start."""
+    jars = Path(os.path.expanduser(_JARS))  # which is no absolute path where the user has no home
+    names = [each.replace(":", "_", 1).replace(":", "-") for each in packages]
+    with ExitStack() as fetching:
+        if jars.is_absolute():
+            with suppress(OSError):  # where nothing can be written, nobody fetches
+                jars.mkdir(parents=True, exist_ok=True)
+                lock = fetching.enter_context((jars.parent / "lakebroker.lock").open("a"))
+                fcntl.flock(lock, fcntl.LOCK_EX)
+        if all(any(jars.glob(f"{name}.jar")) for name in names):
+            fetching.close()
         yield
-        return
-    place = os.path.join(tempfile.gettempdir(), f"lakebroker-jars-{os.getuid()}.lock")
-    lock = os.open(place, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(lock)

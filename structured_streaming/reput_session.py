@@ -18,7 +18,7 @@ from structured_streaming.interruptible import has_ended, nothing_logged
 from structured_streaming.jvm_output import jvm_output_to_file
 from structured_streaming.provided_session import DEFAULT_MASTER, made_here
 from structured_streaming.scratch import scratch_folder
-from structured_streaming.without_pandas import OF_WORKERS
+from structured_streaming.without_pandas import WITHOUT_PANDAS
 from structured_streaming.workers_python import is_local, workers_with_this_python
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC"
 """The JVM only coordinates: optimising its code took two of every three seconds that the batches had. That mode keeps 48 MB
 for compiled code, which Delta's own writer fills within a minute; where it is full, a JVM may end."""
-_OF_WORKERS = {
+_MEMORY_SETTINGS = {
     "GLIBC_TUNABLES": "glibc.malloc.mmap_threshold=1073741824:glibc.malloc.trim_threshold=268435456",
     "ARROW_DEFAULT_MEMORY_POOL": "system",
 }
@@ -67,11 +67,11 @@ def reput_session(
         "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
         "spark.sql.streaming.stopTimeout": "30s",
         **addresses_of(master, driver_host),
-        **{f"spark.executorEnv.{name}": value for name, value in _OF_WORKERS.items()},
-        f"spark.executorEnv.{OF_WORKERS}": "1",
+        **{f"spark.executorEnv.{name}": value for name, value in _MEMORY_SETTINGS.items()},
+        f"spark.executorEnv.{WITHOUT_PANDAS}": "1",
     }
     if is_local(master):  # there they have the JVM's environment
-        for name, value in _OF_WORKERS.items():
+        for name, value in _MEMORY_SETTINGS.items():
             os.environ.setdefault(name, value)
     settings |= DELTA_SETTINGS if delta else {"spark.sql.warehouse.dir": f"{scratch}/warehouse"}
     builder = SparkSession.builder.appName("lakebroker-reput").master(master)

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from types import ModuleType
 
-OF_WORKERS = "LAKEBROKER_WITHOUT_PANDAS"
+WITHOUT_PANDAS = "LAKEBROKER_WITHOUT_PANDAS"
 """In the environment of Spark's workers that run nobody else's code."""
 
 
@@ -36,7 +36,7 @@ def leave_pandas_out() -> None:
 
 
 def leave_pandas_out_of_workers() -> None:
-    if OF_WORKERS in os.environ:
+    if WITHOUT_PANDAS in os.environ:
         leave_pandas_out()
 
 

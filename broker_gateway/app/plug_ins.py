@@ -11,6 +11,7 @@ import structlog
 from broker_gateway.api.extensions import Extensions
 from broker_gateway.config.gateway import GatewayConfig
 from broker_gateway.runtime.errors import HostError
+from structured_streaming.without_pandas import let_pandas_in
 
 log = structlog.get_logger(__name__)
 
@@ -44,6 +45,7 @@ def _load(
 
 
 def _made(point: EntryPoint, config: GatewayConfig) -> Any:
+    let_pandas_in()  # an extension may use it
     try:
         return point.load()(config)
     except Exception as error:

@@ -17,8 +17,12 @@ if (
     and "pyspark" not in sys.modules
     and _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler
 ):  # a process of its own: before anything else is imported
-    try:  # noqa: SIM105 # contextlib takes as long to import as what it would guard
-        _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
+    try:
+        if os.getpid() == 1:  # of a container: the kernel keeps signals from it that end others by default
+            for _number in (_signal.SIGINT, _signal.SIGTERM):
+                _signal.signal(_number, lambda number, _frame: os._exit(128 + number))
+        else:
+            _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
     except ValueError:  # another thread than the main one
         pass
 

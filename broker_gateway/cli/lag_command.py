@@ -16,6 +16,7 @@ from broker_gateway.cli.questions.asked import Gateway, Lake, NameServers, Stric
 from broker_gateway.cli.questions.printing import print_rows
 from broker_gateway.cli.questions.rows import LAG, TOTALS, Row, totals
 from broker_gateway.cli.questions.wanted import Answers
+from broker_gateway.cli.signals import Signalled, status_of
 from broker_gateway.cli.units import check_texts, seconds
 
 _LEFT = 128 + signal.SIGINT
@@ -65,8 +66,10 @@ def lag(
                 sys.stdout.flush()
                 time.sleep(pause_s)
         except KeyboardInterrupt as stopped:
-            if getattr(stopped, "status", _LEFT) != _LEFT:  # ctrl-C is the way to leave
+            if status_of(stopped) != _LEFT:  # ctrl-C is the way to leave
                 raise
+            if isinstance(stopped, Signalled):
+                stopped.answered = True
 
 
 def _rows(answers: Answers, group: str, topic: str) -> list[Row]:

@@ -23,7 +23,7 @@ from broker_gateway.cli.registry_options import (
     RegistryUserFile,
     registry_access,
 )
-from broker_gateway.cli.signals import Signalled, raised_signals
+from broker_gateway.cli.signals import raised_signals, status_of
 from broker_gateway.cli.spark_session import Master, session_of
 from broker_gateway.cli.units import seconds, size
 from store.counting import counted
@@ -142,10 +142,10 @@ def maintain(
                 time.sleep(pause)
     except LakeError as error:
         fail(str(error))
-    except Signalled as stopped:
+    except KeyboardInterrupt as stopped:
         said = f"stopped by {stopped}"
         if not pause:
-            fail(f"{said}; the next run goes on", stopped.status)
+            fail(f"{said}; the next run goes on", status_of(stopped))
         warn([said])
         return
     if any(report.problems for report in reports):
@@ -242,8 +242,8 @@ def check(
             found = check_lake(lake, stores, lambda findings: None if as_json else _show_findings(findings))
     except LakeError as error:
         fail(str(error))
-    except Signalled as stopped:
-        fail(f"stopped by {stopped} before everything was checked", stopped.status)
+    except KeyboardInterrupt as stopped:
+        fail(f"stopped by {stopped} before everything was checked", status_of(stopped))
     problems = sum(len(findings.problems) for findings in found)
     if as_json:
         rows = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ssl
 import threading
 from pathlib import Path
@@ -103,8 +104,8 @@ def serve(
     limits = Limits(memory_bytes=memory_bytes, temp_folder=temp_folder, seconds=0)
     sizes = Sizes(statements=statements, statement_s=statement_s)
     try:
-        with first_signal_raised() as later:
-            _serve(lake, _listen(listen, token_file, tls_cert, tls_key), limits, sizes, source, later)
+        with first_signal_raised() as came:
+            _serve(lake, _listen(listen, token_file, tls_cert, tls_key), limits, sizes, source, came)
     except LakeError as error:
         fail(str(error))
     except Signalled as stopped:
@@ -112,9 +113,9 @@ def serve(
 
 
 def _serve(
-    lake: str, listen: Listen, limits: Limits, sizes: Sizes, source: dict[str, str], later: list[Signalled]
+    lake: str, listen: Listen, limits: Limits, sizes: Sizes, source: dict[str, str], came: list[Signalled]
 ) -> None:
-    """Until a signal; the first lets statements end, a second one, noted in `later`, ends them at once. Raises LakeError, Signalled."""
+    """Until a signal came; the first lets statements end, a second one ends them at once. Raises LakeError, Signalled."""
     from structured_streaming.embedded.apart import EngineApart
     from structured_streaming.flight.failures import Hidden
     from structured_streaming.flight.server import FlightServer
@@ -128,17 +129,18 @@ def _serve(
         server = FlightServer(lambda bearer: serving(engine, sizes, bearer), listen, tell, hidden)
         server.start()
         try:
-            scheme = "grpc+tls" if listen.key else "grpc"
-            tell(f"{lake} is served at {scheme}://{written(listen.host, server.port)}")
-            nothing = threading.Event()
-            while not later:  # a first signal that meets Python within a destructor is lost
-                nothing.wait(_LOOK_S)
-        except Signalled as stopped:
-            tell(f"{stopped}: statements that run have {GRACE_S:g} s")
+            with contextlib.suppress(Signalled):
+                scheme = "grpc+tls" if listen.key else "grpc"
+                tell(f"{lake} is served at {scheme}://{written(listen.host, server.port)}")
+                nothing = threading.Event()
+                while not came:  # one that meets Python within a destructor is not raised
+                    nothing.wait(_LOOK_S)
+            came[0].answered = True
+            tell(f"{came[0]}: statements that run have {GRACE_S:g} s")
         finally:
-            server.stop(GRACE_S, at_once=lambda: bool(later))
-    if later:
-        raise later[0]
+            server.stop(GRACE_S, at_once=lambda: len(came) > 1)
+    if came[1:]:
+        raise came[1]
 
 
 def _listen(address: str, token_file: Path | None, certificate: Path | None, key: Path | None) -> Listen:

@@ -6,7 +6,13 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import typer
+
+from structured_streaming.errors import LakeError
 from structured_streaming.signal_handlers import handled_by
+
+_OF_A_STOP = (OSError, LakeError, typer.Exit)
+"""Errors of ours, and of the system's, with which a command may fail once a signal has it end."""
 
 
 class Signalled(KeyboardInterrupt):
@@ -29,7 +35,7 @@ def status_of(stopped: KeyboardInterrupt) -> int:
 def raised_signals() -> Iterator[list[Signalled]]:
     """Within, signals raise Signalled, unless others take them meanwhile. Other threads than the main one get none.
 
-    Yields those that came: a library may swallow the exception. The error that one raises in its place leaves as Signalled.
+    Yields those that came: a library may swallow the exception, or raise its own in its place. One that nobody took leaves at the end.
     """
     came: list[Signalled] = []
 
@@ -43,34 +49,35 @@ def raised_signals() -> Iterator[list[Signalled]]:
 
 @contextmanager
 def first_signal_raised() -> Iterator[list[Signalled]]:
-    """As `raised_signals`, for the first alone. Yields a list of the later signals.
+    """As `raised_signals`, of which the first alone is raised; the later ones are in the list.
 
     A stop may then call a library that an exception would leave halfway, and still see that it is to hurry.
     """
     first: list[Signalled] = []
-    later: list[Signalled] = []
+    came: list[Signalled] = []
 
     def take(number: int, _frame: object) -> None:
-        if first:
-            later.append(Signalled(number))
-            return
-        first.append(Signalled(number))
-        raise first[0]
+        came.append(Signalled(number))
+        if not first:
+            first.append(came[0])
+            raise came[0]
 
     with _left_as_signalled(first), handled_by(take):
-        yield later
+        yield came
 
 
 @contextmanager
-def _left_as_signalled(came: list[Signalled]) -> Iterator[None]:
-    """An error whose chain has no Signalled, though one came and nobody took it, is a library's own word for it: pydantic raises
-    its error in place of whatever a function that it calls has raised. What fails once Signalled is on its way stays what it is."""
+def _left_as_signalled(raised: list[Signalled]) -> Iterator[None]:
+    """Where the newest signal was raised and nobody took it, it leaves, in place of nothing and of a library's own word for it: pydantic
+    and DuckDB raise an error of theirs, typer's prompt raises Abort. What fails because the command ends stays what it is."""
     try:
         yield
     except Exception as error:
-        if not came or came[-1].answered or _follows_signal(error):
+        if not raised or raised[-1].answered or (isinstance(error, _OF_A_STOP) and _follows_signal(error)):
             raise
-        raise came[-1] from error
+        raise raised[-1] from error
+    if raised and not raised[-1].answered:
+        raise raised[-1]
 
 
 def _follows_signal(error: BaseException | None) -> bool:

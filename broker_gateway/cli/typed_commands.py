@@ -19,7 +19,7 @@ from broker_gateway.cli.registry_options import (
     RegistryUserFile,
     registry_access,
 )
-from broker_gateway.cli.signals import Signalled, raised_signals
+from broker_gateway.cli.signals import raised_signals, status_of
 from broker_gateway.cli.spark_session import session_of
 from store.counting import counted
 
@@ -132,8 +132,8 @@ def add(
             shown = _columns(added.declared.format, added.declared.newest)
     except LakeError as error:
         fail(str(error))
-    except Signalled as stopped:
-        fail(f"stopped by {stopped}; run it again to go on", stopped.status)
+    except KeyboardInterrupt as stopped:
+        fail(f"stopped by {stopped}; run it again to go on", status_of(stopped))
     declared = added.declared
     warn(f"no column for {each}" for each in shown.decoder.left_out)
     warn(f"schema id {number} is refused: {reason}" for number, reason in declared.refused)
@@ -170,8 +170,8 @@ def fill(
             added = _topics(lake, access).fill(topic, _counting())
     except LakeError as error:
         fail(str(error))
-    except Signalled as stopped:
-        fail(f"stopped by {stopped}; run it again to go on", stopped.status)
+    except KeyboardInterrupt as stopped:
+        fail(f"stopped by {stopped}; run it again to go on", status_of(stopped))
     typer.echo(f"{added.declared.table}: {counted(added.rows, 'row')} of what the lake had")
 
 

@@ -12,7 +12,7 @@ import typer
 from broker_gateway.cli.extras import need, need_lake
 from broker_gateway.cli.lake_options import Lake
 from broker_gateway.cli.output import fail, lines, show, warn
-from broker_gateway.cli.signals import Signalled, raised_signals
+from broker_gateway.cli.signals import raised_signals, status_of
 from broker_gateway.cli.spark_session import Master, session_of
 from store.counting import counted
 from structured_streaming.extras import LAKE
@@ -197,8 +197,8 @@ def copy(
                 ]
     except LakeError as error:
         fail(str(error))
-    except Signalled as stopped:
-        fail(f"stopped by {stopped}; call it again, it goes on", stopped.status)
+    except KeyboardInterrupt as stopped:
+        fail(f"stopped by {stopped}; call it again, it goes on", status_of(stopped))
     warn(problems)
     if as_json:
         typer.echo(json.dumps({**asdict(report), "problems": len(problems)}))
@@ -224,5 +224,5 @@ def _decide(command: str, lake: str, master: str, run: Callable[[Decisions], Non
             run(Decisions(lake, lambda: session_of(master), lambda line: warn([line])))
     except LakeError as error:
         fail(str(error))
-    except Signalled as stopped:
-        fail(f"stopped by {stopped}", stopped.status)
+    except KeyboardInterrupt as stopped:
+        fail(f"stopped by {stopped}", status_of(stopped))

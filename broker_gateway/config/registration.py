@@ -115,7 +115,7 @@ class RegistrationOptions(OptionGroup):
         ge=100,
         le=3_600_000,
         description="ms that a topic's route from a name server counts as new; brokers are looked for as often, and every"
-        " 5 s at least",
+        " 5 s at least; those that have queues of ordered messages every 10 s at least",
     )
     lake_with_namesrv: bool = Field(False, description="run a name server in this process and register there")
     lake_broker_addresses: HostList = Field(

@@ -226,7 +226,7 @@ class _Worker:
     def ended_for_another(self) -> bool:
         """Of a process that is ending: whether it ends because of another statement, which failed or was cancelled."""
         try:
-            return self.process.wait(_END_S) in FOR_ONE or self._killed
+            return self._killed or self.process.wait(_END_S) in FOR_ONE
         except subprocess.TimeoutExpired:
             return False
 

@@ -132,8 +132,10 @@ class Manifests:
         small = [manifest for manifest in kept if _live(manifest) < ENTRIES // SMALL]
         if len(small) <= SMALL:
             return kept
+        # before there is a writer: an empty one raises an error of its own in place of what reading raises
+        entries = [entry for manifest in small for entry in self.read(manifest)]
         with self._writer() as writer:
-            for entry in itertools.chain.from_iterable(map(self.read, small)):
+            for entry in entries:
                 writer.existing(entry)
         return [writer.to_manifest_file(), *(manifest for manifest in kept if manifest not in small)]
 

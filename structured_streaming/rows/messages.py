@@ -163,7 +163,9 @@ def _origins(records: Records, some: Scan, rows: NDArray[np.intp]) -> pa.Array:
 
 
 def _is_system(topics: pa.StringArray) -> pa.BooleanArray:
-    named = pc.is_in(topics, pa.array(system_topics.NAMES))
+    named = pc.is_in(
+        topics, pa.array(system_topics.NAMES)
+    )  # not at import: pyarrow's first array imports pandas
     found = pc.or_(named, pc.ends_with(topics, system_topics.SUFFIX))
     for prefix in system_topics.PREFIXES:
         found = pc.or_(found, pc.starts_with(topics, prefix))

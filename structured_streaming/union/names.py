@@ -14,7 +14,7 @@ from structured_streaming.catalog.lake_functions import function_makers
 from structured_streaming.catalog.lake_views import make_temporary
 from structured_streaming.catalog.spark_errors import lake_errors, said
 from structured_streaming.errors import LakeError
-from structured_streaming.read_only import QUERY, Statement
+from structured_streaming.read_only import QUERY, Statement, kind_of
 from structured_streaming.tables import TABLES
 from structured_streaming.views import VIEWS, View, leaving_out
 
@@ -39,13 +39,15 @@ class LakeNames:
             **{view.name: functools.partial(self._make_view, view) for view in VIEWS},
             **function_makers(session),
         }
+        self._names = frozenset(self._missing)
 
     def bind(self, statement: Statement) -> None:
-        """Makes the names that a statement uses, and all of them for one that is no query, such as SHOW TABLES. Raises LakeError
-        for a query of a table that cannot be read, and pyspark's errors."""
+        """Makes the names that a statement uses, and all of them for one that is no query, such as SHOW TABLES, or makes a view of
+        its own under one of these names: what came later would replace it, or be made over it. Raises LakeError for a query of a table
+        that cannot be read, and pyspark's errors."""
         if self._missing:
             used = names_in(statement)
-            if used is None:
+            if used is None or view_made_by(statement) in self._names:
                 self.bind_all()
             else:
                 self._make(used)
@@ -54,16 +56,17 @@ class LakeNames:
         """Makes every name, for statements that are not seen here. Of a table that cannot be read, reading it will fail; it is tried
         again with the next statement that needs it. Raises pyspark's errors."""
         unread: dict[str, Callable[[], object]] = {}
-        for name in self._tables:
-            try:
-                self._make((name,))
-            except LakeError as error:
-                unread[name] = self._missing.pop(name)
-                unreadable(self._session, name, str(error)).createOrReplaceTempView(name)
-        for view in VIEWS:  # made over what stands for the table, and made again with the table
-            if not unread.keys().isdisjoint(view.reads):
-                unread[view.name] = functools.partial(self._make_view, view)
         try:
+            for name in self._tables:
+                try:
+                    self._make((name,))
+                except LakeError as error:
+                    unread[name] = self._missing[name]
+                    unreadable(self._session, name, str(error)).createOrReplaceTempView(name)
+                    del self._missing[name]
+            for view in VIEWS:  # made over what stands for the table, and made again with the table
+                if not unread.keys().isdisjoint(view.reads):
+                    unread[view.name] = functools.partial(self._make_view, view)
             self._make(self._missing)
         finally:
             self._missing |= unread
@@ -93,7 +96,8 @@ class LakeNames:
 
 
 def unreadable(session: SparkSession, name: str, why: str) -> DataFrame:
-    """Stands in for a table that cannot be read: it has the columns of the table, and reading its rows fails with the reason."""
+    """Stands in for a table that cannot be read: it has the columns that a table of this name always has, which a typed one has none
+    of, and reading its rows fails with the reason."""
     from pyspark.sql.functions import lit, raise_error
     from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -120,3 +124,9 @@ def names_in(statement: Statement) -> set[str] | None:
                 return None
             found.add(called)
     return found
+
+
+def view_made_by(statement: Statement) -> str:
+    """The name, in lower case, of the temporary view that a statement makes over a query; empty for others."""
+    plan = statement.plan
+    return str(plan.name().table()).lower() if kind_of(plan) == "CreateViewCommand" else ""

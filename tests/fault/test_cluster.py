@@ -28,7 +28,6 @@ def gateways(tmp_path: Path) -> Iterator[list[Gateway]]:
             started.enter_context(
                 Gateway(
                     tmp_path / name,
-                    patient=True,
                     brokerName=name,
                     namesrvAddr=name_server.address,
                     listenPort="0",

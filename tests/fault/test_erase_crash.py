@@ -38,7 +38,7 @@ def test_what_was_answered_holds_and_what_was_not_is_done_by_the_same_call(tmp_p
     print(f"seed {seed}")
     dice = random.Random(seed)
     options = {**OPTIONS, "defaultTopicQueueNums": "1", "lakeJournalSnapshotBytes": "65536"}
-    gateway = Gateway(tmp_path / "gateway", patient=True, flushIntervalCommitLog="60000", **options)
+    gateway = Gateway(tmp_path / "gateway", flushIntervalCommitLog="60000", **options)
     kept: list[bytes] = []
     erased: set[int] = set()
     with gateway:

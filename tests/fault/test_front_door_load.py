@@ -44,7 +44,7 @@ _CODES = (
 
 @contextlib.contextmanager
 def started(folder: Path, **options: str) -> Iterator[Gateway]:
-    with Gateway(folder, patient=True, **OPTIONS, **options) as found:
+    with Gateway(folder, **OPTIONS, **options) as found:
         wait_until(lambda: "compiled code loaded" in found.log.read_text())  # which takes memory
         yield found
         assert found.terminate() == 0

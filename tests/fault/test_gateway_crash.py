@@ -84,7 +84,7 @@ def test_sigkill_under_load(
         "flushDiskType": mode,
         "lakeJournalSnapshotBytes": "131072",
     }
-    with Gateway(tmp_path, patient=True, **options) as gateway:
+    with Gateway(tmp_path, **options) as gateway:
         for round_ in range(ROUNDS):
             load = Load(gateway.address, round_)
             threads = [threading.Thread(target=load.send, args=(n,)) for n in range(3)]
@@ -122,7 +122,7 @@ def test_sigkill_under_load(
     ],
 )
 def test_sigterm_under_load(tmp_path: Path, mode: str, transport: str) -> None:
-    with Gateway(tmp_path, transport=transport, patient=True, **OPTIONS, flushDiskType=mode) as gateway:
+    with Gateway(tmp_path, transport=transport, **OPTIONS, flushDiskType=mode) as gateway:
         load = Load(gateway.address, 0)
         threads = [threading.Thread(target=load.send, args=(n,)) for n in range(6)]
         threads += [threading.Thread(target=load.consume, args=(n,)) for n in range(3)]

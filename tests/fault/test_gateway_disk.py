@@ -59,12 +59,17 @@ class FaultyGateway(Gateway):
         return done
 
 
+SENDERS = 4
+
+
 class Senders:
     """Threads that send until `stop`; what was answered with OK, and every other status."""
 
-    def __init__(self, address: str, count: int = 4) -> None:
+    def __init__(self, address: str, count: int = SENDERS) -> None:
         self.sent: dict[str, bytes] = {}
         self.refused: list[pb.Status] = []
+        self.refused_once = set[int]()
+        """Senders that were told that nothing is stored any more: none of their sends is under way that began before."""
         self._stopping = False
         self._threads = [threading.Thread(target=self._send, args=(address, n)) for n in range(count)]
         for thread in self._threads:
@@ -92,6 +97,7 @@ class Senders:
                     self.sent[answer.entries[0].message_id] = body
                 else:
                     self.refused.append(answer.entries[0].status if answer.entries else answer.status)
+                    self.refused_once.add(number)
         except grpc.RpcError as error:
             if not self._stopping:
                 raise AssertionError("a send failed") from error
@@ -119,7 +125,7 @@ def test_a_failed_fdatasync(tmp_path: Path) -> None:
         senders = Senders(gateway.address)
         senders.wait_for(50)
         wait_until(gateway.tell("fail").exists)
-        wait_until(lambda: len(senders.refused) >= 50)
+        wait_until(lambda: len(senders.refused) >= 50 and len(senders.refused_once) == SENDERS)
         answered = len(senders.sent)
         # flushes by interval come in between, and would succeed: that must not count
         wait_until(lambda: len(senders.refused) >= 300)

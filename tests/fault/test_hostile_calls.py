@@ -38,7 +38,7 @@ GROWTH_MIB = 150
 
 @pytest.fixture(params=["http2", pytest.param("grpcio", marks=LONG)])
 def gateway(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Gateway]:
-    with Gateway(tmp_path, transport=request.param, patient=True) as started:
+    with Gateway(tmp_path, transport=request.param) as started:
         # which takes memory of its own
         wait_until(lambda: "compiled code loaded" in started.log.read_text())
         yield started

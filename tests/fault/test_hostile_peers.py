@@ -62,7 +62,7 @@ class Honest:
             consumer = asyncio.create_task(self._consume(channels[4], until))
             calls = []
             began, number = time.monotonic(), 0
-            while time.monotonic() < until:
+            while time.monotonic() < until or not calls:
                 calls.append(asyncio.create_task(self._send(channels[number % 4])))
                 number += 1
                 await asyncio.sleep(max(0.0, began + number / RATE - time.monotonic()))
@@ -152,7 +152,7 @@ def gateway(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Gateway]
         "lakeMaxWaitingReceives": "5000",  # fewer than the hostile ones ask for
         "lakeMaxClients": "1000",
     }
-    with Gateway(tmp_path, transport=request.param, limits=limits, patient=True, **options) as started:
+    with Gateway(tmp_path, transport=request.param, limits=limits, **options) as started:
         wait_until(lambda: "compiled code loaded" in started.log.read_text())
         yield started
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import random
 import signal
-import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -48,15 +47,11 @@ class GrowingLake:
         self._writer.store.flush()
         reput(self.store, str(self.lake))
 
-    def maintenance(self) -> Process:
-        """That goes on until it is ended."""
-        with self.errors.open("ab") as output:
-            return start(
-                *("maintain", "--lake", str(self.lake), "--iceberg", *SMALL, "--every", "1s"),
-                stdout=subprocess.DEVNULL,
-                stderr=output,
-                start_new_session=True,
-            )
+    def maintenance(self, shown: Path | None = None) -> Process:
+        """That goes on until it is ended, and prints a line for each table of a round to the file `shown`."""
+        words = ("maintain", "--lake", str(self.lake), "--iceberg", *SMALL, "--every", "1s", "--json")
+        with self.errors.open("ab") as errors, (shown or Path(os.devnull)).open("ab") as output:
+            return start(*words, stdout=output, stderr=errors, start_new_session=True)
 
     def grow_until(self, reached: Callable[[], bool], *processes: Process) -> None:
         """A batch after the other while all processes go on."""
@@ -97,9 +92,11 @@ def test_maintenance_is_killed_again_and_again_and_two_at_once_are_stopped(
             finally:
                 end(process, signal.SIGKILL)
             assert_mirrored(lake.lake, is_newest=False)
-        processes = [lake.maintenance() for _ in range(2)]
+        shown = [tmp_path / f"shown-{number}" for number in range(2)]
+        processes = [lake.maintenance(each) for each in shown]
         try:
             lake.grow_until_mirrored(*processes)
+            lake.grow_until(lambda: all(each.stat().st_size for each in shown), *processes)
         finally:
             ends = [end(process, signal.SIGTERM) for process in processes]
         assert ends == [0, 0], lake.errors.read_text()

@@ -7,6 +7,7 @@ import re
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,24 +21,33 @@ from structured_streaming.reput_options import ReputOptions
 from tests.suite.evidence import LONG
 from tests.support.lakes.checks import assert_exact
 from tests.support.lakes.streamed import stream
+from tests.support.waiting import LIMIT_S, wait_until
 
 
 @pytest.fixture(autouse=True)
 def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("LONGEST_WAIT_S", "SIGNAL_S"):
         monkeypatch.setattr(reput_query, name, 0.1)
+    monkeypatch.setattr("structured_streaming.reput._REACHED_S", LIMIT_S)
 
 
 def stop_at_once(number: signal.Signals) -> Callable[[BatchReport], None]:
-    """Has this process get a signal when the first batch is committed."""
-    return lambda report: os.kill(os.getpid(), number) if report.batch == 1 else None
+    """Has this process get a signal when the first batch is committed; the next one waits until it was noted."""
+
+    def reported(report: BatchReport) -> None:
+        if report.batch == 1:
+            stopping: Any = signal.getsignal(number)
+            os.kill(os.getpid(), number)
+            wait_until(stopping.__self__.is_set)
+
+    return reported
 
 
 @pytest.mark.usefixtures("spark")
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=LONG)])
 def test_a_run_that_was_to_end_by_itself_says_what_it_reached(tmp_path: Path, number: signal.Signals) -> None:
     store, lake = written(tmp_path / "store", "broker-a", 4000), tmp_path / "lake"
-    options = ReputOptions(str(lake), store=str(store), max_bytes=1 << 20, once=True)
+    options = ReputOptions(str(lake), store=str(store), max_bytes=1 << 18, once=True)
     reached = f"stopped by {number.name} before everything was read: the lake {lake} is at "
     with pytest.raises(StoppedError, match=f"{re.escape(reached)}.* of broker-a") as stopped:
         run_reput(options, stop_at_once(number))

@@ -140,7 +140,7 @@ def test_the_ledger_equals_the_lake(
     options = {**OPTIONS, "grpcServerPort": str(free_ports(1)[0])}
     if segments == "go":
         options |= {**AT_ONCE, "lakeLocation": str(tmp_path / "lake")}
-    with Gateway(tmp_path, patient=True, **options) as gateway:
+    with Gateway(tmp_path, **options) as gateway:
         traffic = Traffic(gateway.address, SEED)
         traffic.prepare()
         reputs = Reputs(tmp_path, gateway) if EVIDENCE else ReputAfterwards(tmp_path)

@@ -53,7 +53,7 @@ pytestmark = pytest.mark.timeout(3600)
 
 @pytest.fixture
 def gateway(tmp_path: Path) -> Iterator[Gateway]:
-    with Gateway(tmp_path, patient=True, mappedFileSizeCommitLog=str(256 << 20)) as started:
+    with Gateway(tmp_path, mappedFileSizeCommitLog=str(256 << 20)) as started:
         yield started
 
 
@@ -183,7 +183,7 @@ async def _drained(call: Any) -> bool:
 @pytest.mark.parametrize("transport", ["http2", pytest.param("grpcio", marks=EVIDENCE_ALONE)])
 def test_streams_opened_and_reset(tmp_path: Path, record_property: Note, transport: str) -> None:
     """Receives that three connections open and reset as fast as they are taken, beside one honest sender."""
-    with Gateway(tmp_path, patient=True, transport=transport) as gateway:
+    with Gateway(tmp_path, transport=transport) as gateway:
         assert gateway.process is not None
         before = rss_anon_mb(gateway)
         until, counts, ended = time.monotonic() + NUMBERS["reset_s"], [0, 0, 0], threading.Event()

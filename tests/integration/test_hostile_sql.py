@@ -25,6 +25,7 @@ import pytest
 from lakebroker_pb.arrow.flight.protocol.sql import flight_sql_pb2 as sql
 from lakebroker_testing.prestarted import start
 from tests.suite.evidence import LONG
+from tests.suite.patience import FACTOR
 from tests.support.brokers import with_constants
 from tests.support.lakes.served import Client, ServeProcess, described, made_lake, peak_bytes
 from tests.support.waiting import LIMIT_S, wait_until
@@ -34,7 +35,7 @@ MEMORY = 128 << 20
 BOUND = MEMORY + (512 << 20)
 """Of what is allocated for statements."""
 OPTIONS = ("--memory", "128MiB", "--timeout")
-AMPLE, SHORT = "1h", "1s"
+AMPLE, SHORT = "1h", f"{FACTOR:.0f}s"
 """Time for what ends by itself, and for what takes all of it."""
 _DOUBLED = ", ".join(f"c{at} AS (SELECT * FROM c{at - 1} a, c{at - 1} b)" for at in range(1, 24))
 
@@ -47,7 +48,7 @@ class Hostile(NamedTuple):
 
 
 MORE_MEMORY = "needs more than the memory|the maximum supported string size|can travel at most"
-LATE = "took longer than|deadline|a call has 1 s"
+LATE = "took longer than|deadline|a call has [0-9]+ s"
 HOSTILE = {
     "a value": Hostile("SELECT repeat('x', 3000000000)", f"{MORE_MEMORY}|too large to print"),
     "INSERT": Hostile("INSERT INTO messages SELECT * FROM messages", "only reads"),

@@ -38,7 +38,7 @@ SELECT h.*, q.ends FROM held h LEFT JOIN (
 @pytest.mark.parametrize("by", ["broker", "store", "tables"])
 def test_at_every_instant_queues_have_no_gap_and_no_repeat(tmp_path: Path, by: str) -> None:
     lake = empty_lake(str(tmp_path / "lake")).path
-    with Gateway(tmp_path / "gateway", patient=True, **OPTIONS) as gateway:
+    with Gateway(tmp_path / "gateway", **OPTIONS) as gateway:
         client, acknowledged, committed, stop = Client(gateway.address), [0], [0], threading.Event()
         rewritten, problems = [0], list[str]()
 
@@ -96,7 +96,7 @@ def test_of_a_broker_that_goes_away_there_is_what_the_lake_holds(tmp_path: Path)
     def count(engine: EmbeddedEngine) -> Any:
         return engine.query(statement).read_all().to_pylist()[0]["n"]
 
-    with Gateway(tmp_path / "gateway", patient=True, **OPTIONS) as gateway:
+    with Gateway(tmp_path / "gateway", **OPTIONS) as gateway:
         client = Client(gateway.address)
         assert client.send("orders", *[b"body"] * 4).status.code == pb.OK
         client.close()

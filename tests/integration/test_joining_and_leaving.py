@@ -15,14 +15,22 @@ from lakebroker_testing.logs import written
 from lakebroker_testing.prestarted import run
 from structured_streaming.errors import SourceError, UnreachableError
 from structured_streaming.reput_options import Goal, ReputOptions, checked
-from structured_streaming.source import name_servers
+from structured_streaming.source import name_servers, stream
 from structured_streaming.source.access import Access
 from structured_streaming.source.data_source import LakebrokerDataSource
 from structured_streaming.source.log_ends import LogEnds
 from tests.support.peers.answering import answering, frame
-from tests.support.waiting import wait_until
+from tests.support.waiting import LIMIT_S, wait_until
 
 pytestmark = pytest.mark.timeout(900)
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is away here has closed its port; what is late on a busy machine is not away."""
+    for name in ("ASK_S", "LOOK_S"):
+        monkeypatch.setattr(name_servers, name, LIMIT_S)
+    monkeypatch.setattr(stream, "PATIENCE_S", LIMIT_S)
 
 
 class Rows:

@@ -56,12 +56,16 @@ def children(pid: int) -> list[int]:
 
 def wait_until_gone(pids: list[int]) -> None:
     """A child that nobody waited for is a zombie until the system's first process does."""
+
+    def is_gone(pid: int) -> bool:
+        try:
+            stat = Path(f"/proc/{pid}/stat").read_text()
+        except (FileNotFoundError, ProcessLookupError):
+            return True
+        return stat.rpartition(")")[2].split()[0] == "Z"
+
     for pid in pids:
-        stat = Path(f"/proc/{pid}/stat")
-        wait_until(
-            lambda stat=stat: not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z",
-            f"the end of process {pid}",
-        )
+        wait_until(lambda pid=pid: is_gone(pid), f"the end of process {pid}")
 
 
 def test_rounds_that_pass(tmp_path: Path) -> None:

@@ -21,12 +21,13 @@ from structured_streaming.commit.delta_commit import DeltaCommitSink
 from structured_streaming.commit.report import BatchReport
 from structured_streaming.errors import UnreachableError
 from structured_streaming.reput_source import ReputDataSource
-from structured_streaming.source import log_watch, remote
+from structured_streaming.source import log_watch, remote, stream
 from structured_streaming.source.access import Access
 from structured_streaming.source.data_source import LakebrokerDataSource
 from structured_streaming.source.log_range import LogRange
 from tests.support.lakes.empty import empty_lake
 from tests.support.peers.relay import Relay
+from tests.support.waiting import LIMIT_S
 
 BATCH = 512 << 10
 SEGMENT = 16 << 20
@@ -75,7 +76,8 @@ class Reading:
 
 
 @pytest.mark.timeout(900)
-def test_brokers_with_long_backlogs_get_fair_shares(tmp_path: Path) -> None:
+def test_brokers_with_long_backlogs_get_fair_shares(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream, "PATIENCE_S", LIMIT_S)
     sizes = ((6_600, 900), (6_600, 900), (25, 10_000))  # two of a dozen batches
     with gateways(tmp_path, *sizes) as started:
         reading = Reading(reader(*(each.address for each in started), maxBytesPerTrigger=str(BATCH)))

@@ -92,7 +92,9 @@ def test_the_real_broker_says_the_same_of_a_message_that_a_client_is_to_consume(
     with TelemetryClient(rocketmq.address, "c", consumer_settings(GROUP, TOPIC)) as consumer:
         assert stack_trace(remoting, "c", GROUP).code == ResponseCode.CONSUME_MSG_TIMEOUT
         assert consumer.commands.empty(), "it is not asked there: docs/differences.md"
-    with Gateway(tmp_path / "ours", lakeAutoCreateTopics="false") as gateway:
+    with Gateway(
+        tmp_path / "ours", lakeAutoCreateTopics="false", grpcProxyRelayRequestTimeoutInSeconds="60"
+    ) as gateway:
         remoting = f"127.0.0.1:{gateway.remoting_port}"
         create(remoting, {TOPIC: (1, "NORMAL")})
         place = place_of(remoting, sent(gateway.address, b"body"))

@@ -82,7 +82,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def world(folder: Path) -> Iterator[World]:
     with Gateway(
-        folder / "gateway", patient=True, **OPTIONS, flushDiskType="SYNC_FLUSH", defaultTopicQueueNums="1"
+        folder / "gateway", **OPTIONS, flushDiskType="SYNC_FLUSH", defaultTopicQueueNums="1"
     ) as gateway:
         made = World(folder, gateway)
         yield made

@@ -38,7 +38,7 @@ _PAGES = (
 @pytest.mark.timeout(3600)
 @LONG
 def test_of_very_many_names_a_tab_gets_a_page(tmp_path: Path) -> None:
-    with Gateway(tmp_path / "gateway", patient=True) as gateway:
+    with Gateway(tmp_path / "gateway") as gateway:
         began = time.monotonic()
         fill(gateway)
         filled_s = time.monotonic() - began

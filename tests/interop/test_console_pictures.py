@@ -72,7 +72,7 @@ def test_pictures_of_the_pages_are_small(tmp_path: Path) -> None:
     lake = tmp_path / "lake"
     create_tables(str(lake))
     options = {**OPTIONS, **_QUEUES, "lakeLocation": str(lake), "flushDiskType": "SYNC_FLUSH"}
-    with Gateway(tmp_path / "gateway", patient=True, **options) as gateway:
+    with Gateway(tmp_path / "gateway", **options) as gateway:
         client = Client(gateway.address)
         traffic = Traffic(client)
         for _ in range(12):

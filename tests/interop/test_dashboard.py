@@ -90,7 +90,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Promethe
         "lakeSelfCheckInterval": "5000",
         "lakeWithNamesrv": "false",
     }
-    with Gateway(folder / "gateway", patient=True, **options) as gateway:
+    with Gateway(folder / "gateway", **options) as gateway:
         client = Client(gateway.address)
         traffic = Traffic(client)
         arguments = ("--brokers", gateway.address, "--metrics-port", "0", "--trigger", "2s")
@@ -187,7 +187,12 @@ def test_figures_are_what_was_done(watched: tuple[Prometheus, Traffic]) -> None:
         ("Messages that wait for their time", 1.0),
     ):
         expression = by_panel[panel].with_values({**EVERY, **INTERVAL})
-        assert [found for _, found in prometheus.samples(expression)] == [value], panel
+        wait_until(
+            lambda expression=expression, value=value: (
+                [found for _, found in prometheus.samples(expression)] == [value]
+            ),
+            panel,
+        )
 
 
 def test_the_alerts_ask_for_what_is_exported(watched: tuple[Prometheus, Traffic]) -> None:

@@ -27,7 +27,7 @@ from tests.support.waiting import LIMIT_S
 pytestmark = pytest.mark.timeout(2400)
 SPARK = "4.0"
 RUNTIME = "org.apache.iceberg:iceberg-spark-runtime-4.0_2.13:1.10.1"
-PATIENCE_S = 3 * LIMIT_S
+LONG_LIMIT_S = 3 * LIMIT_S
 
 
 def runtime() -> Path:
@@ -55,7 +55,7 @@ def test_spark_reads_every_row_and_its_upkeep_removes_no_file(tmp_path: Path) ->
     read = [interpreter(SPARK), "-m", "tests.support.spark.iceberg_spark"]
     done = subprocess.run(
         [*read, str(runtime()), str(lake.lake), str(output), *names],
-        **{"cwd": ROOT, "env": environment(), "capture_output": True, "text": True, "timeout": PATIENCE_S},
+        **{"cwd": ROOT, "env": environment(), "capture_output": True, "text": True, "timeout": LONG_LIMIT_S},
     )
     assert done.returncode == 0, done.stderr[-3000:]
     for name in names:
@@ -74,7 +74,7 @@ def test_spark_reads_every_row_and_its_upkeep_removes_no_file(tmp_path: Path) ->
         again = subprocess.run(
             [*read, str(runtime()), str(lake.lake), str(output), "quarantine"],
             **{"cwd": ROOT, "env": environment(), "capture_output": True, "text": True},
-            timeout=PATIENCE_S,
+            timeout=LONG_LIMIT_S,
         )
         assert again.returncode == 0, again.stderr[-3000:]
         assert pq.read_table(output / "quarantine.parquet").num_rows == 0

@@ -51,7 +51,7 @@ def running(
     """The real one and ours, with the same topics."""
     create(rocketmq.broker_address, ALL_TOPICS, {f"{topic}-readers": {} for topic in ALL_TOPICS})
     folder, options = tmp_path_factory.mktemp("put-off"), {"lakeAutoCreateTopics": "false", **OPTIONS}
-    with Gateway(folder, patient=True, **options) as gateway:
+    with Gateway(folder, **options) as gateway:
         create(f"127.0.0.1:{gateway.remoting_port}", ALL_TOPICS)
         yield {"theirs": rocketmq, "ours": gateway}
 

@@ -26,7 +26,7 @@ from tests.support.waiting import LIMIT_S
 BATCHES = 10 if EVIDENCE else 4
 BATCH_BYTES = 1 << 20
 RECORDS = BATCHES * BATCH_BYTES // 1200
-PATIENCE_S = 2 * LIMIT_S
+LONG_LIMIT_S = 2 * LIMIT_S
 NEWEST = "4.2"
 
 pytestmark = pytest.mark.timeout(2400)
@@ -74,7 +74,7 @@ def test_a_log_of_many_batches_is_read_to_its_end(tmp_path: Path, store: Path, v
     reader = [interpreter(version), "-m", "tests.support.spark.reader", str(store), str(lake)]
     read = subprocess.run(
         [*reader, str(tmp_path / "checkpoint")],
-        **{"cwd": ROOT, "env": environment(), "capture_output": True, "text": True, "timeout": PATIENCE_S},
+        **{"cwd": ROOT, "env": environment(), "capture_output": True, "text": True, "timeout": LONG_LIMIT_S},
     )
     assert read.returncode == 0, read.stderr[-3000:]
     found = json.loads(read.stdout.splitlines()[-1])
@@ -91,7 +91,7 @@ def test_once_is_enough_and_a_command_asks(tmp_path: Path, store: Path, version:
     once = tmp_path / "once"
     done = subprocess.run(
         reput(version, store, once, "--once"),
-        **{"cwd": ROOT, "env": environment(), "capture_output": True, "text": True, "timeout": PATIENCE_S},
+        **{"cwd": ROOT, "env": environment(), "capture_output": True, "text": True, "timeout": LONG_LIMIT_S},
     )
     assert done.returncode == 0, done.stderr[-3000:]
     sizes = [json.loads(line)["bytes"] for line in done.stdout.splitlines()]
@@ -105,7 +105,7 @@ def test_once_is_enough_and_a_command_asks(tmp_path: Path, store: Path, version:
     ]
     asked = subprocess.run(
         [interpreter(version), "-m", "broker_gateway.cli.main", *query],
-        **{"cwd": ROOT, "env": environment(), "capture_output": True, "text": True, "timeout": PATIENCE_S},
+        **{"cwd": ROOT, "env": environment(), "capture_output": True, "text": True, "timeout": LONG_LIMIT_S},
     )
     assert asked.returncode == 0, asked.stderr[-3000:]
     assert json.loads(asked.stdout) == [{"messages": RECORDS}]
@@ -118,7 +118,7 @@ def batches_until_the_end(command: list[str], errors: Path) -> int:
             command, cwd=ROOT, env=environment(), stdout=subprocess.PIPE, stderr=stderr, text=True
         )
         assert process.stdout is not None
-        late = threading.Timer(PATIENCE_S, process.kill)
+        late = threading.Timer(LONG_LIMIT_S, process.kill)
         late.start()
         try:
             count, left = 0, -1
@@ -130,7 +130,7 @@ def batches_until_the_end(command: list[str], errors: Path) -> int:
                     break
             assert left == 0, f"{count} batches, {left} bytes left: {errors.read_text()[-3000:]}"
             process.send_signal(signal.SIGTERM)
-            assert process.wait(PATIENCE_S) == 0, errors.read_text()[-3000:]
+            assert process.wait(LONG_LIMIT_S) == 0, errors.read_text()[-3000:]
         finally:
             late.cancel()
             process.kill()

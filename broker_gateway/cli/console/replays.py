@@ -167,11 +167,11 @@ class Replays:
             if since := self._marked_since(plan):
                 were = "was" if since == 1 else "were"
                 raise AskError(f"{since:,} of these dead letters {were} sent meanwhile: ask again")
-            run = self._newest = self._runs[plan.group] = Run(plan.group, len(plan.keys))
-            self._thread = threading.Thread(
-                target=self._run, args=(reached, plan, run), daemon=True, name="replay"
-            )
-            self._thread.start()
+            run = Run(plan.group, len(plan.keys))
+            thread = threading.Thread(target=self._run, args=(reached, plan, run), daemon=True, name="replay")
+            thread.start()  # which may fail: then there was no replay
+            self._newest = self._runs[plan.group] = run
+            self._thread = thread
         return run
 
     def of(self, group: str) -> Run | None:

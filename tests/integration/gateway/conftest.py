@@ -16,7 +16,7 @@ from lakebroker_testing.gateway import Gateway
 @pytest.fixture(scope="session")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     folder: Path = tmp_path_factory.mktemp("gateway")
-    with Gateway(folder, patient=True, **OPTIONS) as process:
+    with Gateway(folder, **OPTIONS) as process:
         yield process
         assert process.process is not None
         assert process.process.poll() is None, "the gateway died during the tests"

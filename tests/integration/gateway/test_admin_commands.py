@@ -14,8 +14,8 @@ from broker_gateway.cli.main import app
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_testing.client import OPTIONS, Client
 from lakebroker_testing.gateway import Gateway
-from tests.support.brokers.connected_consumer import Consumer, answering
 from tests.support.brokers.gateways import answer, run, said
+from tests.support.brokers.telemetry_client import TelemetryClient, answered, consumer_settings, not_consumed
 from tests.support.waiting import wait_until
 
 NEW_OPTIONS = {
@@ -28,7 +28,7 @@ NEW_OPTIONS = {
 
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    with Gateway(tmp_path_factory.mktemp("gateway"), patient=True, **NEW_OPTIONS) as gateway:
+    with Gateway(tmp_path_factory.mktemp("gateway"), **NEW_OPTIONS) as gateway:
         yield gateway
 
 
@@ -110,7 +110,7 @@ def test_a_group_is_made_shown_changed_and_deleted(gateway: Gateway, name: str) 
     run(gateway, "group", "create", name)
     assert answer(gateway, "group", "describe", name)["behind"] == 0
     run(gateway, "group", "delete", name, "--yes")
-    run(gateway, "group", "create", name)
+    assert answer(gateway, "group", "create", name)[0]["retry_max_times"] == 16
     assert answer(gateway, "offset", "list", name) == []
     assert "--to soon is no time" in said(
         gateway, "offset", "reset", name, "--topic", name, "--to", "soon", status=2
@@ -172,15 +172,17 @@ def test_messages_are_sent_and_looked_up(gateway: Gateway, name: str) -> None:
 def test_consumers_are_listed_and_asked(gateway: Gateway, name: str) -> None:
     run(gateway, "topic", "create", name)
     (sent,) = answer(gateway, "send", name, "x")
-    consumer = Consumer(gateway, name, name, "a || b", f"c-{name}", answering)
-    try:
+    settings = consumer_settings(name, name, expression="a || b")
+    with TelemetryClient(gateway.address, f"c-{name}", settings) as consumer:
         (listed,) = answer(gateway, "client", "list", name, "--topic", name)
         assert (listed["client_id"], listed["language"], listed["version"]) == (f"c-{name}", "JAVA", "5.0.7")
         described = answer(gateway, "client", "describe", name, f"c-{name}")
         assert described["hostname"] == "host-1"
         assert described["subscriptions"][0]["expression"] == "a || b"
         assert described["in_flight"] == []
+        consumer.answers = lambda command: [answered(command, text="at Main.main")]
         assert run(gateway, "client", "stack", name, f"c-{name}").stdout == "at Main.main\n"
+        consumer.answers = not_consumed
         refused = said(
             gateway, "client", "verify", name, f"c-{name}", "--topic", name, "--id", sent["message_id"]
         )
@@ -192,8 +194,7 @@ def test_consumers_are_listed_and_asked(gateway: Gateway, name: str) -> None:
         assert of_client["client_id"] == f"c-{name}"
         assert "stop them first" in said(gateway, "subscription", "delete", name, name, "--yes")
         assert answer(gateway, "broker", "describe")["consumers"] == 1
-    finally:
-        consumer.close()
+        consumer.stop()
     assert answer(gateway, "subscription", "delete", name, name, "--yes")[0]["deleted"]
     assert "--topic or --id is missing" in said(gateway, "client", "verify", name, "c", status=2)
 

@@ -15,7 +15,7 @@ from lakebroker_testing.client import OPTIONS, Client
 from lakebroker_testing.gateway import Gateway
 from lakebroker_testing.messages import message, send_request
 from lakebroker_testing.prestarted import start
-from tests.support.brokers.gateways import run
+from tests.support.brokers.gateways import receive_all, run
 from tests.support.waiting import wait_until
 
 LETTERS = 70
@@ -47,19 +47,10 @@ def give_up(gateway: Gateway, name: str, count: int = LETTERS) -> Client:
         properties = {"number": str(number), "region": ("north", "south")[number % 2]}
         sent = message(name, b"letter %d" % number, properties, tag="t", keys=[f"k{number}"])
         assert client.call("SendMessage", send_request(sent)).status.code == pb.OK
-    for each in received(client, name, name, count):
+    for each in receive_all(client, name, name, count):
         answer = client.dead_letter(name, name, each)
         assert answer.status.code == pb.OK
     return client
-
-
-def received(client: Client, topic: str, group: str, count: int) -> list[pb.Message]:
-    found: list[pb.Message] = []
-    while len(found) < count:
-        code, more = client.receive(topic, group, wait_ms=5000)
-        assert code == pb.OK
-        found += more
-    return found
 
 
 def test_dead_letters_are_listed_and_chosen(gateway: Gateway) -> None:
@@ -99,7 +90,7 @@ def test_a_replay_sends_what_the_sender_gave(gateway: Gateway) -> None:
     assert client.receive("again", "again", wait_ms=0)[1] == []
     done = replayed(gateway, "again", "--filter", "number > 3")
     assert [row["outcome"] for row in done] == ["sent"] * 2
-    found = received(client, "again", "again", 2)
+    found = receive_all(client, "again", "again", 2)
     for each in found:
         letter = letters[each.user_properties["REPLAY_OF"]]
         assert each.body.decode() == letter["body"]
@@ -129,11 +120,11 @@ def test_a_message_of_any_type_is_replayed_as_one(gateway: Gateway, kind: str, o
     run(gateway, "group", "create", name, "--retry-max", "0")
     run(gateway, "send", name, "x", *options)
     client = Client(gateway.address)
-    (dead,) = received(client, name, name, 1)
+    (dead,) = receive_all(client, name, name, 1)
     assert client.dead_letter(name, name, dead).status.code == pb.OK
     (done,) = replayed(gateway, name)
     assert done["outcome"] == "sent"
-    (found,) = received(client, name, name, 1)
+    (found,) = receive_all(client, name, name, 1)
     assert found.system_properties.message_id == done["new_message_id"]
     for field in ("message_type", "message_group", "priority", "lite_topic"):
         assert getattr(found.system_properties, field) == getattr(dead.system_properties, field), field
@@ -151,7 +142,7 @@ def test_a_replay_that_resumes_sends_each_once(gateway: Gateway, tmp_path: Path)
     assert len(replayed(gateway, "resumed", *kept, "--resume")) == 30
     assert replayed(gateway, "resumed", *kept, "--resume") == []
     assert len(replayed(gateway, "resumed")) == 40, "without outcomes, all are sent"
-    for each in received(client, "resumed", "resumed", 80)[:5]:
+    for each in receive_all(client, "resumed", "resumed", 80)[:5]:
         client.dead_letter("resumed", "resumed", each)
     new = replayed(gateway, "resumed", *kept, "--resume")
     assert len(new) == 5
@@ -168,7 +159,7 @@ def test_only_what_was_not_sent_is_sent_again(gateway: Gateway, tmp_path: Path) 
     for number in range(20):
         sent = message("closed", b"closed %d" % number)
         assert client.call("SendMessage", send_request(sent)).status.code == pb.OK
-    for each in received(client, "closed", "mixed", 20):
+    for each in receive_all(client, "closed", "mixed", 20):
         assert client.dead_letter("closed", "mixed", each).status.code == pb.OK
     run(gateway, "topic", "create", "closed", "--type", "DELAY")
     kept = ("--outcomes", str(tmp_path / "mixed.jsonl"))
@@ -182,9 +173,9 @@ def test_only_what_was_not_sent_is_sent_again(gateway: Gateway, tmp_path: Path) 
     again = replayed(gateway, "mixed", *kept, "--resume")
     assert {(row["topic"], row["outcome"]) for row in again} == {("closed", "sent")}
     assert len(again) == 20
-    bodies = sorted(each.body for each in received(client, "mixed", "mixed", 20))
+    bodies = sorted(each.body for each in receive_all(client, "mixed", "mixed", 20))
     assert bodies == sorted(b"letter %d" % n for n in range(20))
-    bodies = sorted(each.body for each in received(client, "closed", "mixed", 20))
+    bodies = sorted(each.body for each in receive_all(client, "closed", "mixed", 20))
     assert bodies == sorted(b"closed %d" % n for n in range(20))
     for topic in ("mixed", "closed"):
         assert client.receive(topic, "mixed", wait_ms=0)[1] == []
@@ -205,7 +196,7 @@ def test_behind_a_message_that_fails_those_in_order_with_it_are_held_back(
             name, b"%d" % number, message_type=pb.MessageType.Value(kind), **{order: "ab"[number % 2]}
         )
         assert client.call("SendMessage", send_request(sent)).status.code == pb.OK
-    for each in received(client, name, name, 8):
+    for each in receive_all(client, name, name, 8):
         assert client.dead_letter(name, name, each).status.code == pb.OK
     run(gateway, "topic", "create", name, "--type", "NORMAL")
     kept = ("--outcomes", str(tmp_path / "outcomes.jsonl"))
@@ -218,7 +209,7 @@ def test_behind_a_message_that_fails_those_in_order_with_it_are_held_back(
     )
     run(gateway, "topic", "create", name, "--type", kind)
     assert len(replayed(gateway, name, *kept, "--resume")) == 8
-    found = received(client, name, name, 8)
+    found = receive_all(client, name, name, 8)
     for group, bodies in (("a", [b"0", b"2", b"4", b"6"]), ("b", [b"1", b"3", b"5", b"7"])):
         assert [each.body for each in found if getattr(each.system_properties, order) == group] == bodies
     client.close()
@@ -228,7 +219,7 @@ def test_a_replay_that_is_killed_goes_on_where_it_was(gateway: Gateway, tmp_path
     client = give_up(gateway, "killed", 40)
     file = tmp_path / "killed.jsonl"
     kept = ("killed", "--outcomes", str(file))
-    slow = ("dlq", "replay", *kept, "--rate", "20", "--gateway", gateway.address)
+    slow = ("dlq", "replay", *kept, "--rate", "2", "--gateway", gateway.address)
     process = start(*slow, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     wait_until(lambda: file.exists() and file.read_bytes().count(b"\n") >= 5)
     in_use = run(gateway, "dlq", "replay", *kept, "--resume", status=1).stderr
@@ -244,7 +235,7 @@ def test_a_replay_that_is_killed_goes_on_where_it_was(gateway: Gateway, tmp_path
     assert len(done.stdout.splitlines()) == 40 - before
     outcomes = [json.loads(line) for line in file.read_text().splitlines()]
     assert len({(row["dlq_queue_id"], row["dlq_queue_offset"]) for row in outcomes}) == len(outcomes) == 40
-    found = [each.user_properties["REPLAY_OF"] for each in received(client, "killed", "killed", 40)]
+    found = [each.user_properties["REPLAY_OF"] for each in receive_all(client, "killed", "killed", 40)]
     assert {row["origin_message_id"] for row in outcomes} == set(found)
     assert len(found) <= 41, "one may have been sent whose outcome was not written any more"
     client.close()

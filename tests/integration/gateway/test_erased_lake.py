@@ -28,7 +28,7 @@ TOPIC, GROUP = "people", "g"
 @pytest.fixture
 def gateway(tmp_path: Path) -> Iterator[Gateway]:
     options = {**OPTIONS, "defaultTopicQueueNums": "1", "flushDiskType": "SYNC_FLUSH"}
-    with Gateway(tmp_path / "gateway", patient=True, **options) as made:
+    with Gateway(tmp_path / "gateway", **options) as made:
         yield made
 
 

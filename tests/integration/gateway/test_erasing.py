@@ -25,7 +25,7 @@ COUNT = 8
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     options = {**OPTIONS, "defaultTopicQueueNums": "1", "flushIntervalCommitLog": "60000"}
-    with Gateway(tmp_path_factory.mktemp("erasing"), patient=True, **options) as made:
+    with Gateway(tmp_path_factory.mktemp("erasing"), **options) as made:
         yield made
 
 

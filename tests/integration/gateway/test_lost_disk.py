@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_testing.client import OPTIONS, Client
 from lakebroker_testing.gateway import Gateway, ProcessError
 from lakebroker_testing.prestarted import run
+from tests.support.brokers.gateways import receive_all
 from tests.support.lakes.maintained import reput
 
 
@@ -34,12 +34,11 @@ def test_a_broker_goes_on_with_an_empty_disk(tmp_path: Path) -> None:
         assert f"waiting={len(sent) - 5}" in told
         client = Client(gateway.address)
         again = [client.send("orders", b"again").entries[0] for _ in range(20)]
-        found: list[pb.Message] = []
-        while messages := client.receive("orders", "billing", invisible_ms=60_000, wait_ms=3000)[1]:
-            found += messages
         settled = {each.system_properties.message_id for each in first[:5]}
         wanted = {each.message_id for each in sent + again} - settled
+        found = receive_all(client, "orders", "billing", len(wanted), wait_ms=3000)
         assert {each.system_properties.message_id for each in found} == wanted
+        assert client.receive("orders", "billing", wait_ms=200)[1] == []
         client.ack("orders", "billing", *found)
         client.channel.close()
         gateway.kill()

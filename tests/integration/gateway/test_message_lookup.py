@@ -35,7 +35,7 @@ def numbers(gateway: Gateway, *arguments: str) -> list[int]:
 def test_old_messages_are_found_in_the_lake(tmp_path: Path) -> None:
     lake = tmp_path / "lake"
     options = {**AT_ONCE, "flushIntervalCommitLog": "50", "lakeLocation": str(lake)}
-    with Gateway(tmp_path / "gateway", patient=True, **options) as gateway:
+    with Gateway(tmp_path / "gateway", **options) as gateway:
         client = Client(gateway.address)
 
         def send(number: int) -> str:

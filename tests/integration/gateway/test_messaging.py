@@ -10,18 +10,7 @@ from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_testing.client import Client
 from lakebroker_testing.messages import message
-from tests.support.waiting import wait_until
-
-
-def receive_all(client: Client, topic: str, group: str, count: int, **extra: Any) -> list[pb.Message]:
-    found: list[pb.Message] = []
-
-    def come() -> bool:
-        found.extend(client.receive(topic, group, **extra)[1])
-        return len(found) >= count
-
-    wait_until(come)
-    return found
+from tests.support.brokers.gateways import receive_all
 
 
 def test_send_several_and_receive_with_everything_kept(client: Client, name: str) -> None:
@@ -54,9 +43,13 @@ def test_tag_filters_let_only_named_tags_through(client: Client, name: str) -> N
 def test_redelivery_after_the_invisible_time_counts_attempts_and_voids_the_handle(
     client: Client, name: str
 ) -> None:
+    client.send(name, b"hidden")
+    hidden = client.receive(name, name, invisible_ms=60_000)[1]
+    assert len(hidden) == 1
+    assert client.receive(name, name)[1] == []
+    assert client.ack(name, name, *hidden).status.code == pb.OK
     client.send(name, b"again")
     (first,) = client.receive(name, name, invisible_ms=300)[1]
-    assert client.receive(name, name)[1] == []
     (second,) = receive_all(client, name, name, 1)
     assert second.system_properties.delivery_attempt == 2
     assert client.ack(name, name, first).entries[0].status.code == pb.INVALID_RECEIPT_HANDLE

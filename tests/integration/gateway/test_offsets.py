@@ -21,7 +21,7 @@ ONE_QUEUE = {**AT_ONCE, "defaultTopicQueueNums": "1"}
 
 @pytest.fixture
 def retaining(tmp_path: Path) -> Iterator[Gateway]:
-    with Gateway(tmp_path, patient=True, **ONE_QUEUE) as gateway:
+    with Gateway(tmp_path, **ONE_QUEUE) as gateway:
         yield gateway
 
 

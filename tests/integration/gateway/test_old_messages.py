@@ -9,7 +9,7 @@ from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_testing.client import OPTIONS, Client
 from lakebroker_testing.gateway import Gateway
-from tests.support.brokers.gateways import first_segment
+from tests.support.brokers.gateways import first_segment, receive_all
 from tests.support.lakes.maintained import reput
 from tests.support.waiting import wait_until
 
@@ -34,21 +34,6 @@ def update_offset(client: Client, queue_id: int, offset: int) -> None:
     group = pb.Resource(name="replay")
     request = rpc.UpdateOffsetRequest(group=group, message_queue=queue, offset=offset)
     assert client.call("UpdateOffset", request).status.code == pb.OK
-
-
-def receive_all(client: Client, count: int, settle: bool = True) -> list[pb.Message]:
-    """So many messages, however long the lake takes."""
-    found: list[pb.Message] = []
-
-    def come() -> bool:
-        some = client.receive("old", "replay", wait_ms=2000, invisible_ms=60_000)[1]
-        if settle and some:
-            client.ack("old", "replay", *some)
-        found.extend(some)
-        return len(found) >= count
-
-    wait_until(come)
-    return found
 
 
 def numbers(messages: list[pb.Message]) -> list[int]:
@@ -77,12 +62,12 @@ def test_a_group_goes_back_to_the_beginning_of_the_lake(tmp_path: Path) -> None:
         assert client.call("QueryOffset", query).offset == 0
         for queue_id in range(8):
             update_offset(client, queue_id, 0)
-        half = receive_all(client, COUNT // 2)
+        half = receive_all(client, "old", "replay", COUNT // 2, settle=True)
         client.channel.close()
         gateway.kill()
         gateway.start()
         client = Client(gateway.address)
-        found = half + receive_all(client, COUNT - len(half))
+        found = half + receive_all(client, "old", "replay", COUNT - len(half), settle=True)
         assert numbers(found) == list(range(COUNT)), "each once"
         assert {each.system_properties.message_id: int(each.body.split(b"|")[0]) for each in found} == sent
         assert {each.system_properties.tag for each in found} == {"t"}
@@ -95,14 +80,14 @@ def test_a_group_goes_back_to_the_beginning_of_the_lake(tmp_path: Path) -> None:
 
         # the whole disk is gone: what was not settled is in the lake
         rest = [client.send("old", body(number)).entries[0].message_id for number in range(COUNT, COUNT + 20)]
-        open_ones = receive_all(client, 5, settle=False)
+        open_ones = receive_all(client, "old", "replay", 5)
         client.channel.close()
         assert gateway.terminate() == 0
         reput(gateway.store, str(lake))
         shutil.rmtree(gateway.store)
         gateway.start()
         client = Client(gateway.address)
-        found = receive_all(client, 20)
+        found = receive_all(client, "old", "replay", 20, settle=True)
         assert {each.system_properties.message_id for each in found} == set(rest)
         again = {each.system_properties.message_id for each in open_ones}
         assert {

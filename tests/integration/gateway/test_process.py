@@ -29,14 +29,14 @@ def test_state_is_as_it_was_after_sigkill(tmp_path: Path) -> None:
     with Gateway(tmp_path, **OPTIONS, lakeJournalSnapshotBytes="65536") as gateway:
         client = Client(gateway.address)
         client.send("kept", *[str(n).encode() for n in range(400)])
-        first = [m for _ in range(5) for m in client.receive("kept", "g", invisible_ms=60_000)[1]]
+        first = [m for _ in range(5) for m in client.receive("kept", "g", invisible_ms=3_600_000)[1]]
         assert len(first) == 160
         assert client.ack("kept", "g", *first[:100]).status.code == pb.OK
         client.channel.close()
         gateway.kill()
         gateway.start()
         client = Client(gateway.address)
-        rest = [m for _ in range(10) for m in client.receive("kept", "g", invisible_ms=60_000)[1]]
+        rest = [m for _ in range(10) for m in client.receive("kept", "g", invisible_ms=3_600_000)[1]]
         assert {m.body for m in rest} == {str(n).encode() for n in range(400)} - {m.body for m in first}
         assert client.ack("kept", "g", *first[100:]).status.code == pb.OK, "handles survive a crash"
         assert client.ack("kept", "g", first[0]).status.code == pb.INVALID_RECEIPT_HANDLE
@@ -50,7 +50,7 @@ def test_sigterm_ends_waiting_calls_with_a_status(tmp_path: Path) -> None:
         client = Client(gateway.address)
         assert (gateway.store / "abort").exists()
         got: list[Any] = []
-        waiting = threading.Thread(target=lambda: got.append(client.receive("t", "g", wait_ms=9000)))
+        waiting = threading.Thread(target=lambda: got.append(client.receive("t", "g", wait_ms=200_000)))
         waiting.start()
         wait_until(lambda: metric(gateway.metrics_port, "lakebroker_calls_under_way", kind="pull") == 1)
         assert gateway.terminate() == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Iterator
@@ -12,20 +13,25 @@ import pytest
 
 from lakebroker_pb.apache.rocketmq.v2 import admin_pb2 as admin
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
-from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_pb.google.protobuf.timestamp_pb2 import Timestamp
 from lakebroker_testing.client import ADMIN, OPTIONS, Client
 from lakebroker_testing.gateway import Gateway
 from lakebroker_testing.messages import message, send_request
-from tests.support.brokers.connected_consumer import Consumer, answering
+from tests.support.brokers.telemetry_client import TelemetryClient, answered, consumer_settings, not_consumed
+from tests.support.waiting import wait_until
 
 BROKER = "broker-a"
-NEW_OPTIONS = {**OPTIONS, "brokerName": BROKER, "defaultTopicQueueNums": "2"}
+NEW_OPTIONS = {
+    **OPTIONS,
+    "brokerName": BROKER,
+    "defaultTopicQueueNums": "2",
+    "grpcProxyRelayRequestTimeoutInSeconds": "60",
+}
 
 
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    with Gateway(tmp_path_factory.mktemp("gateway"), patient=True, **NEW_OPTIONS) as process:
+    with Gateway(tmp_path_factory.mktemp("gateway"), **NEW_OPTIONS) as process:
         yield process
 
 
@@ -234,20 +240,15 @@ def test_what_a_message_has_says_what_kind_it_is(client: Client, name: str) -> N
 
 
 def test_a_stack_that_a_client_does_not_give_is_told(gateway: Gateway, client: Client, topic: str) -> None:
-    def failing(command: rpc.TelemetryCommand) -> rpc.TelemetryCommand:
-        trace = rpc.ThreadStackTrace(nonce=command.print_thread_stack_trace_command.nonce)
-        return rpc.TelemetryCommand(status=pb.Status(code=pb.UNSUPPORTED), thread_stack_trace=trace)
-
-    consumer = Consumer(gateway, topic, topic, client_id=f"c-{topic}", answers=failing)
-    try:
+    with TelemetryClient(gateway.address, f"c-{topic}", consumer_settings(topic, topic)) as consumer:
+        consumer.answers = lambda command: [answered(command, pb.UNSUPPORTED, text="")]
         asked = admin.PrintThreadStackTraceRequest(client_id=f"c-{topic}", group=resource(topic))
         refused = client.admin("PrintThreadStackTrace", asked).status
         assert (refused.code, refused.message) == (
             pb.INTERNAL_SERVER_ERROR,
             f"client 'c-{topic}' gave no stack trace",
         )
-    finally:
-        consumer.close()
+        consumer.stop()
 
 
 def test_subscriptions_of_connected_and_other_groups(gateway: Gateway, client: Client, topic: str) -> None:
@@ -255,8 +256,9 @@ def test_subscriptions_of_connected_and_other_groups(gateway: Gateway, client: C
     listed = admin.ListSubscriptionRequest(topic=resource(topic))
     (left,) = ok(client.admin("ListSubscription", listed)).subscription_info
     assert (left.group.name, left.topic.name, left.online) == (topic, topic, False)
-    first = Consumer(gateway, group, topic, "a || b", "first")
-    try:
+    settings = consumer_settings(group, topic, expression="a || b")
+    others = consumer_settings(group, topic, expression="c")
+    with TelemetryClient(gateway.address, "first", settings) as first:
         found = ok(client.admin("ListSubscription", listed)).subscription_info
         (online,) = [each for each in found if each.group.name == group]
         assert (online.online, online.expression.expression, online.subscription_consistency) == (
@@ -264,36 +266,35 @@ def test_subscriptions_of_connected_and_other_groups(gateway: Gateway, client: C
         )  # fmt: skip
         assert online.message_model == admin.CLUSTERING
         assert online.last_update_timestamp.seconds
-        second = Consumer(gateway, group, topic, "c", "second")
-        of_group = admin.ListSubscriptionRequest(group=resource(group))
-        (online,) = ok(client.admin("ListSubscription", of_group)).subscription_info
-        assert not online.subscription_consistency
-        described = admin.DescribeSubscriptionRequest(group=resource(group), topic=resource(topic))
-        infos = ok(client.admin("DescribeSubscription", described)).client_subscription_info
-        assert {
-            (each.client_info.client_id, each.subscription_info.expression.expression) for each in infos
-        } == {("first", "a || b"), ("second", "c")}
-        assert infos[0].client_info.version == "5.0.7"
-        assert infos[0].client_info.hostname == "host-1"
-        assert infos[0].client_info.language == "JAVA"
-        assert infos[0].client_info.egress_ip.startswith("127.0.0.1:")
-        everywhere = ok(client.admin("ListSubscription", admin.ListSubscriptionRequest()))
-        assert group in {each.group.name for each in everywhere.subscription_info}
-        connections = admin.ListConsumerConnectionRequest(group=resource(group), topic=resource(topic))
-        assert {each.client_id for each in ok(client.admin("ListConsumerConnection", connections)).client_info} == {
-            "first", "second",
-        }  # fmt: skip
-        deletion = admin.DeleteSubscriptionRequest(topic=resource(topic), group=resource(group))
-        refused = client.admin("DeleteSubscription", deletion)
-        assert refused.status.code == pb.FORBIDDEN
-        assert "connected consumers of topic" in refused.status.message
-        second.close()
-        assert (
-            ": 1, such as 'first'; stop them first"
-            in client.admin("DeleteSubscription", deletion).status.message
-        )
-    finally:
-        first.close()
+        with TelemetryClient(gateway.address, "second", others) as second:
+            of_group = admin.ListSubscriptionRequest(group=resource(group))
+            (online,) = ok(client.admin("ListSubscription", of_group)).subscription_info
+            assert not online.subscription_consistency
+            described = admin.DescribeSubscriptionRequest(group=resource(group), topic=resource(topic))
+            infos = ok(client.admin("DescribeSubscription", described)).client_subscription_info
+            assert {
+                (each.client_info.client_id, each.subscription_info.expression.expression) for each in infos
+            } == {("first", "a || b"), ("second", "c")}
+            assert infos[0].client_info.version == "5.0.7"
+            assert infos[0].client_info.hostname == "host-1"
+            assert infos[0].client_info.language == "JAVA"
+            assert infos[0].client_info.egress_ip.startswith("127.0.0.1:")
+            everywhere = ok(client.admin("ListSubscription", admin.ListSubscriptionRequest()))
+            assert group in {each.group.name for each in everywhere.subscription_info}
+            connections = admin.ListConsumerConnectionRequest(group=resource(group), topic=resource(topic))
+            assert {each.client_id for each in ok(client.admin("ListConsumerConnection", connections)).client_info} == {
+                "first", "second",
+            }  # fmt: skip
+            deletion = admin.DeleteSubscriptionRequest(topic=resource(topic), group=resource(group))
+            refused = client.admin("DeleteSubscription", deletion)
+            assert refused.status.code == pb.FORBIDDEN
+            assert "connected consumers of topic" in refused.status.message
+            second.stop()
+            assert (
+                ": 1, such as 'first'; stop them first"
+                in client.admin("DeleteSubscription", deletion).status.message
+            )
+        first.stop()
 
 
 def test_a_deleted_subscription_begins_anew(client: Client, topic: str) -> None:
@@ -312,15 +313,29 @@ def test_a_deleted_subscription_begins_anew(client: Client, topic: str) -> None:
     assert client.admin("DeleteSubscription", deletion).status.code == pb.ILLEGAL_FILTER_EXPRESSION
 
 
+def answer_within(client: Client, method: str, request: Any, seconds: float) -> Any:
+    """None where it came too late: the broker answers half a second before the call's end."""
+    try:
+        return client.admin(method, request, timeout=seconds)
+    except grpc.RpcError as error:
+        if error.code() != grpc.StatusCode.DEADLINE_EXCEEDED:
+            raise
+        return None
+
+
 def test_a_client_is_asked_for_its_stack_and_to_consume_a_message(
     gateway: Gateway, client: Client, topic: str
 ) -> None:
     group = f"g-{topic}"
-    consumer = Consumer(gateway, group, topic, client_id=f"c-{topic}", answers=answering)
-    silent = Consumer(gateway, group, topic, client_id=f"silent-{topic}")
-    try:
+    settings = consumer_settings(group, topic)
+    with (
+        TelemetryClient(gateway.address, f"c-{topic}", settings) as consumer,
+        TelemetryClient(gateway.address, f"silent-{topic}", settings) as silent,
+    ):
+        consumer.answers = lambda command: [answered(command, text="at Main.main")]
         asked = admin.PrintThreadStackTraceRequest(client_id=f"c-{topic}", group=resource(group))
         assert ok(client.admin("PrintThreadStackTrace", asked)).thread_stack_trace == "at Main.main"
+        consumer.answers = not_consumed
         verify = admin.VerifyMessageRequest(
             client_id=f"c-{topic}", group=resource(group), topic=resource(topic), message_id=f"{topic}-1"
         )
@@ -331,7 +346,7 @@ def test_a_client_is_asked_for_its_stack_and_to_consume_a_message(
         verify.message_id = ""
         assert client.admin("VerifyMessage", verify).status.code == pb.ILLEGAL_MESSAGE_ID
         asked.client_id = f"silent-{topic}"
-        refused = client.admin("PrintThreadStackTrace", asked, timeout=0.5)
+        refused = wait_until(lambda: answer_within(client, "PrintThreadStackTrace", asked, 0.5))
         assert refused.status.code == pb.PROXY_TIMEOUT
         asked.client_id = "absent"
         assert client.admin("PrintThreadStackTrace", asked).status.code == pb.NOT_FOUND
@@ -341,16 +356,17 @@ def test_a_client_is_asked_for_its_stack_and_to_consume_a_message(
         assert client.admin("PrintThreadStackTrace", asked).status.code == pb.NOT_FOUND, (
             "it is of another group"
         )
-    finally:
-        consumer.close()
-        silent.close()
+        consumer.stop()
+        silent.stop()
 
 
 def test_what_a_consumer_has(gateway: Gateway, topic: str) -> None:
     group = f"g-{topic}"
-    consumer = Consumer(gateway, group, topic, "even", client_id=f"c-{topic}")
-    try:
-        client = consumer.client
+    settings = consumer_settings(group, topic, expression="even")
+    with (
+        TelemetryClient(gateway.address, f"c-{topic}", settings) as consumer,
+        contextlib.closing(Client(gateway.address, f"c-{topic}")) as client,
+    ):
         (held,) = client.receive(topic, group, batch=1, invisible_ms=60_000)[1]
         asked = admin.GetConsumerRunningInfoRequest(group=resource(group), client_id=f"c-{topic}")
         info = ok(client.admin("GetConsumerRunningInfo", asked)).consumer_running_info
@@ -368,8 +384,7 @@ def test_what_a_consumer_has(gateway: Gateway, topic: str) -> None:
         assert list(info.consume_status_table) == [topic]
         asked.client_id = "absent"
         assert client.admin("GetConsumerRunningInfo", asked).status.code == pb.NOT_FOUND
-    finally:
-        consumer.close()
+        consumer.stop()
 
 
 def test_routes(gateway: Gateway, client: Client, topic: str) -> None:
@@ -398,16 +413,15 @@ def test_routes(gateway: Gateway, client: Client, topic: str) -> None:
 
 def test_the_broker_tells_of_itself(gateway: Gateway, client: Client, topic: str) -> None:
     before = ok(client.admin("GetProxyRuntimeStats", admin.GetProxyRuntimeStatsRequest()))
-    consumer = Consumer(gateway, f"g-{topic}", topic)
-    try:
+    settings = consumer_settings(f"g-{topic}", topic)
+    with TelemetryClient(gateway.address, f"c-{topic}", settings) as consumer:
         found = ok(client.admin("GetProxyRuntimeStats", admin.GetProxyRuntimeStatsRequest()))
         assert found.proxy_name == BROKER
         assert found.version
         assert found.in_tps >= 0
         assert (found.consumers, found.connections) == (before.consumers + 1, before.connections + 1)
         assert found.producers == before.producers
-    finally:
-        consumer.close()
+        consumer.stop()
 
 
 def test_the_log_level_is_changed(gateway: Gateway, client: Client) -> None:

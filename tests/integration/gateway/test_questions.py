@@ -76,7 +76,7 @@ def all_of_it(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asked]:
         writer.record("orders", b"of another age", TAGS="t0", KEYS="old-key", UNIQ_KEY="OLD")
     start, end = cuts(folder / "old", 1)
     commit(years, manifest(years, folder / "old", start, end))
-    with Gateway(folder / "gateway", patient=True, **OPTIONS) as gateway:
+    with Gateway(folder / "gateway", **OPTIONS) as gateway:
         client = Client(gateway.address)
         for arguments in (
             ("topic", "create", "orders", "--queues", "2"),
@@ -237,7 +237,7 @@ def test_lag_is_the_same_wherever_it_is_asked_for(answers: dict[str, Answers]) -
 def test_a_queue_without_messages_ends_where_its_broker_says(tmp_path: Path) -> None:
     lake = tmp_path / "lake"
     empty_lake(str(lake))
-    with Gateway(tmp_path / "gateway", patient=True, **OPTIONS) as gateway:
+    with Gateway(tmp_path / "gateway", **OPTIONS) as gateway:
         at = ("--gateway", gateway.address)
         run("topic", "create", "quiet", "--queues", "1", *at)
         client = Client(gateway.address)

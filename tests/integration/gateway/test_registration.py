@@ -8,7 +8,7 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -36,7 +36,7 @@ from tests.support.brokers.clusters import QUICK, routes
 from tests.support.brokers.gateways import answer, create, lakebroker
 from tests.support.brokers.running import running
 from tests.support.rocketmq.requests import invoke
-from tests.support.waiting import LIMIT_S, until, wait_until
+from tests.support.waiting import LIMIT_S, LoopClock, until, wait_until
 
 
 def brokers(name_server: str) -> dict[str, str]:
@@ -53,6 +53,12 @@ def version_at(name_server: str, gateway: Gateway) -> DataVersion | None:
         name_server, Command(RequestCode.QUERY_DATA_VERSION, fields, DataVersion(counter=-1).encode())
     )
     return DataVersion.decode(answer.body) if answer.body else None
+
+
+def said_of(gateway: Gateway, text: str, names: Iterable[str]) -> bool:
+    """Whether the gateway has logged this of each of them; others may be late on a busy machine, and are logged too."""
+    lines = [line for line in gateway.log.read_text().splitlines() if text in line]
+    return all(any(name in line for line in lines) for name in names)
 
 
 @pytest.fixture
@@ -364,9 +370,8 @@ def test_name_servers_that_answer_nothing_or_nonsense(tmp_path: Path, name_serve
             tmp_path / "g", namesrvAddr=listed, listenPort="0", registerBrokerTimeoutMills="1000"
         ) as gateway:
             wait_until(lambda: "broker-a" in brokers(name_server.address))
-            assert routes(gateway.grpc_port, "t") == {"broker-a": (gateway.grpc_port, 8)}
-            log = gateway.log.read_text
-            wait_until(lambda: log().count("does not take the registration") == 2)
+            wait_until(lambda: routes(gateway.grpc_port, "t") == {"broker-a": (gateway.grpc_port, 8)})
+            wait_until(lambda: said_of(gateway, "does not take the registration", wrong))
             assert gateway.terminate() == 0
             assert not brokers(name_server.address)
 
@@ -397,7 +402,7 @@ def test_brokers_that_are_no_lakebrokers_and_one_that_lies(tmp_path: Path, name_
             body = RegisterBrokerBody(topic_config_table=table).encode(compress=False)
             identity = Identity("DefaultCluster", name, address, address)
             await client.invoke(
-                name_server.address, requests.register_broker(identity, body, compressed=False)
+                name_server.address, requests.register_broker(identity, body, compressed=False), LIMIT_S
             )
         await ended.wait()
         await client.close()
@@ -420,7 +425,7 @@ def test_brokers_that_are_no_lakebrokers_and_one_that_lies(tmp_path: Path, name_
         assert sorted(each.message_queue.broker.name for each in assigned.assignments) == ["broker-a", "liar"]
         client.channel.close()
         wait_until(lambda: {"liar", "misleading"} <= set(asked))
-        wait_until(lambda: gateway.log.read_text().count("left out of routes") == 2)
+        wait_until(lambda: said_of(gateway, "left out of routes", ["misleading", "stranger"]))
     # both left with their connections, and the gateway with its own
     wait_until(lambda: not brokers(name_server.address))
 
@@ -512,7 +517,9 @@ def test_a_name_server_that_hangs_hides_no_topic_of_others(tmp_path: Path, name_
                 os.kill(hanging.process.pid, signal.SIGSTOP)
                 try:
                     for number in (0, 1) if hanging is name_server else (2, 3):
-                        assert routes(a.grpc_port, f"t{number}") == {"b": (b.grpc_port, 2)}
+                        wait_until(
+                            lambda number=number: routes(a.grpc_port, f"t{number}") == {"b": (b.grpc_port, 2)}
+                        )
                 finally:
                     os.kill(hanging.process.pid, signal.SIGCONT)
 
@@ -568,7 +575,7 @@ def test_a_broker_that_hangs_holds_up_no_route_of_others(tmp_path: Path, name_se
         with beside(register):
             wait_until(lambda: "hangs" in brokers(name_server.address))
             for number in range(3):
-                assert routes(a.grpc_port, f"t{number}") == {"b": (b.grpc_port, 2)}
+                wait_until(lambda number=number: routes(a.grpc_port, f"t{number}") == {"b": (b.grpc_port, 2)})
             wait_until(lambda: "left out of routes" in a.log.read_text())
         assert asked
 
@@ -594,18 +601,20 @@ def test_every_topic_is_registered_in_its_period_however_often_one_changes(
             nonlocal changes
             changes += 1  # far more often than every period
             broker.catalog.put_topic(Topic(f"changes-{changes}", 1, 1))
+            await clock.move(0.2)
             return await known()
 
+        clock = LoopClock()
         options = {"namesrvAddr": name_server.address, "enableSingleTopicRegister": "true"}
         async with running(tmp_path / "store", **options) as broker:
             broker.registration.start(5)
             broker.catalog.put_topic(Topic("dropped", 1, 1))
-            await until(known)
+            await clock.until(known)
             assert (
                 await answered(Command(RequestCode.DELETE_TOPIC_IN_NAMESRV, dropped)) == ResponseCode.SUCCESS
             )
             assert not await known()
-            await until(known_again)
+            await clock.until(known_again)
             assert changes > 2
             await broker.registration.stop()
         await client.close()
@@ -627,5 +636,9 @@ def test_what_a_topic_of_others_accepts_is_told(tmp_path: Path, name_server: Nam
             ("any", [pb.NORMAL, pb.FIFO, pb.DELAY, pb.TRANSACTION]),
         ):
             wait_until(lambda topic=topic: routes(a.grpc_port, topic) == {"b": (b.grpc_port, 2)})
-            queues = asked_route(a, topic).message_queues
-            assert [list(each.accept_message_types) for each in queues] == [expected] * 2
+            wait_until(
+                lambda topic=topic, expected=expected: (
+                    [list(each.accept_message_types) for each in asked_route(a, topic).message_queues]
+                    == [expected] * 2
+                )
+            )

@@ -17,9 +17,8 @@ from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_testing.client import OPTIONS, Client
 from lakebroker_testing.gateway import Gateway
-from tests.support.brokers.gateways import run
+from tests.support.brokers.gateways import receive_all, run
 from tests.support.packages.installed import found_by_processes, install
-from tests.support.waiting import wait_until
 
 TYPES = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY", "LITE")
 _RULES = """
@@ -42,7 +41,7 @@ class NoEnds:
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     options = {**OPTIONS, "recallMessageEnable": "true", "lakeAutoCreateTopics": "false"}
-    with Gateway(tmp_path_factory.mktemp("gateway"), patient=True, **options) as gateway:
+    with Gateway(tmp_path_factory.mktemp("gateway"), **options) as gateway:
         for kind in TYPES:
             run(gateway, "topic", "create", kind.lower(), "--type", kind, "--queues", "4")
         yield gateway
@@ -68,25 +67,10 @@ def said(gateway: Gateway, *arguments: str, status: int = 2) -> str:
     return done.stderr
 
 
-def received(client: Client, topic: str, group: str, count: int) -> list[pb.Message]:
-    """So many, acknowledged."""
-    found: list[pb.Message] = []
-
-    def come() -> bool:
-        some = client.receive(topic, group, wait_ms=1000)[1]
-        if some:
-            assert client.ack(topic, group, *some).status.code == pb.OK
-        found.extend(some)
-        return len(found) >= count
-
-    wait_until(come)
-    return found
-
-
 def test_a_message_of_no_other_type_is_normal(gateway: Gateway, client: Client, name: str) -> None:
     row = sent(gateway, "normal", "x", "--tag", "a", "--key", "k", "--key", "l", "--property", "n=1")
     assert row == {"topic": "normal", "type": "NORMAL", "message_id": row["message_id"]}
-    (found,) = received(client, "normal", name, 1)
+    (found,) = receive_all(client, "normal", name, 1, settle=True)
     system = found.system_properties
     assert (system.message_type, system.message_id) == (pb.NORMAL, row["message_id"])
     assert (system.tag, list(system.keys), dict(found.user_properties)) == ("a", ["k", "l"], {"n": "1"})
@@ -96,7 +80,7 @@ def test_a_message_group_is_of_a_fifo_message(gateway: Gateway, client: Client, 
     run(gateway, "group", "create", name, "--fifo")
     for number in range(3):
         assert sent(gateway, "fifo", f"{number}", "--message-group", "order-1")["type"] == "FIFO"
-    found = received(client, "fifo", name, 3)
+    found = receive_all(client, "fifo", name, 3, settle=True)
     assert [each.body for each in found] == [b"0", b"1", b"2"]
     assert {each.system_properties.message_group for each in found} == {"order-1"}
 
@@ -109,8 +93,7 @@ def test_a_delay_or_a_time_is_of_a_delayed_message(
     due = datetime.now(UTC) + timedelta(seconds=1)
     row = sent(gateway, name, "x", how, "1s" if how == "--delay" else due.isoformat())
     assert row["type"] == "DELAY"
-    assert row["recall_handle"]
-    (found,) = received(client, name, name, 1)
+    (found,) = receive_all(client, name, name, 1, settle=True)
     assert datetime.now(UTC) >= due
     asked_for = found.system_properties.delivery_timestamp.ToDatetime(tzinfo=UTC)
     if how == "--deliver-at":
@@ -138,13 +121,13 @@ def test_a_time_that_is_past_is_now(gateway: Gateway, client: Client, name: str)
     run(gateway, "topic", "create", name, "--type", "DELAY")
     row = sent(gateway, name, "x", "--deliver-at", "2026-01-01T00:00")
     assert row["recall_handle"] == "", "nothing waits that could be taken back"
-    assert len(received(client, name, name, 1)) == 1
+    assert len(receive_all(client, name, name, 1, settle=True)) == 1
 
 
 def test_a_priority(gateway: Gateway, client: Client, name: str) -> None:
     for priority in ("0", "7", "2"):
         assert sent(gateway, "priority", priority, "--priority", priority)["type"] == "PRIORITY"
-    found = received(client, "priority", name, 3)
+    found = receive_all(client, "priority", name, 3, settle=True)
     assert [each.body for each in found] == [b"7", b"2", b"0"]
     assert [each.system_properties.priority for each in found] == [7, 2, 0]
 
@@ -165,8 +148,8 @@ def test_a_transaction_is_committed_or_rolled_back(gateway: Gateway, client: Cli
     later = sent(gateway, name, "later", "--transaction", "commit", "--delay", "1s")
     assert [each["transaction"] for each in (gone, kept, later)] == ["rolled back", "committed", "committed"]
     assert {each["type"] for each in (gone, kept, later)} == {"TRANSACTION"}
-    found = received(client, name, name, 2)
-    assert [each.body for each in found] == [b"kept", b"later"]
+    found = receive_all(client, name, name, 2, settle=True)
+    assert sorted(each.body for each in found) == [b"kept", b"later"]
     for row, resolution, code in (
         (kept, pb.COMMIT, pb.OK),
         (kept, pb.ROLLBACK, pb.INVALID_TRANSACTION_ID),

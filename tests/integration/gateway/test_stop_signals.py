@@ -10,6 +10,7 @@ import pytest
 
 from lakebroker_testing.gateway import Gateway
 from lakebroker_testing.prestarted import start
+from tests.support.brokers import with_constants
 from tests.support.brokers.gateways import gateway_words
 from tests.support.peers.raw_http2 import GOAWAY, RawPeer
 from tests.support.waiting import LIMIT_S, wait_until
@@ -17,16 +18,22 @@ from tests.support.waiting import LIMIT_S, wait_until
 
 @pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
 def test_two_signals_at_once_stop_it_in_an_orderly_way(tmp_path: Path, second: signal.Signals) -> None:
-    with Gateway(tmp_path) as gateway:
-        assert gateway.process is not None
-        gateway.process.send_signal(signal.SIGTERM)
-        gateway.process.send_signal(second)
-        assert gateway.process.wait(LIMIT_S) == 0
-    assert "stopped" in gateway.log.read_text().splitlines()[-1]
+    log, one = tmp_path / "log", {"broker_gateway.runtime.stop_signals._ONE_S": 600.0}
+    with log.open("wb") as output:
+        process = with_constants.start(one, *gateway_words(tmp_path), stdout=output, stderr=output)
+    try:
+        wait_until((tmp_path / "ports.json").exists, log.read_text)
+        process.send_signal(signal.SIGTERM)
+        process.send_signal(second)
+        assert process.wait(LIMIT_S) == 0
+    finally:
+        process.kill()
+        process.wait()
+    assert "stopped" in log.read_text().splitlines()[-1]
 
 
 def test_a_later_signal_ends_it_at_once_and_says_so(tmp_path: Path) -> None:
-    with Gateway(tmp_path) as gateway, RawPeer(gateway.address) as peer:
+    with Gateway(tmp_path, grpcShutdownTimeSeconds="600") as gateway, RawPeer(gateway.address) as peer:
         assert gateway.process is not None
         peer.send(
             peer.request(1, "/apache.rocketmq.v2.MessagingService/Telemetry", None, ("x-mq-client-id", "c"))

@@ -33,7 +33,7 @@ BOTH = pytest.mark.parametrize("commit", [BEFORE_FOLDERS, BEFORE_ERASURES], ids=
 
 
 def today(folder: Path) -> Gateway:
-    return Gateway(folder, patient=True, **OPTIONS, **LATER_OPTIONS)
+    return Gateway(folder, **OPTIONS, **LATER_OPTIONS)
 
 
 def before(commit: str, folder: Path) -> Gateway:

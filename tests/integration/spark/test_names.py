@@ -68,6 +68,18 @@ def test_a_session_knows_what_was_named(spark: SparkSession, tmp_path: Path) -> 
     assert session.sql("SELECT latency_count(array(map(1, 2L))) AS n").first() == (2,)
 
 
+def test_a_view_of_the_user_s_own_stays_under_a_name_of_the_lake(spark: SparkSession, tmp_path: Path) -> None:
+    session = spark.newSession()
+    names = tables_in(session, str(empty_lake(tmp_path / "lake")))
+    query(session, "CREATE OR REPLACE TEMP VIEW Messages AS SELECT 7 AS mine", tables=names)
+    for statement in ("SELECT * FROM messages", "SHOW TABLES", "SELECT * FROM messages"):
+        query(session, statement, tables=names)
+    assert query(session, "TABLE messages", tables=names).to_pylist() == [{"mine": 7}]
+    assert query(session, "TABLE messages_live", tables=names).num_rows == 0, "it is over the lake's"
+    with pytest.raises(PySparkException, match="already exists"):
+        query(session, "CREATE TEMP VIEW consumer_lag AS SELECT 1", tables=names)
+
+
 def test_a_table_that_could_not_be_read_is_tried_again(spark: SparkSession) -> None:
     session, tries = spark.newSession(), list[str]()
 

@@ -32,7 +32,10 @@ def test_another_master_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     assert not (tmp_path / "lake").exists()
 
 
-def test_whoever_has_the_session_can_stop_the_query(spark: SparkSession, tmp_path: Path) -> None:
+def test_whoever_has_the_session_can_stop_the_query(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("structured_streaming.reput._REACHED_S", LIMIT_S)
     before = state(spark)
     with reput_in_a_thread(spark, tmp_path) as (thread, ended):
         for query in spark.streams.active:

@@ -29,18 +29,10 @@ from tests.support.machines.zones import local_time
 STARTING = "lakebroker: starting Spark ...\n"
 
 
-def invoke(lake: Path, statement: str, *options: str, given: str = "") -> Any:
-    """`given` is standard input, which is read where there is no statement."""
-    arguments = [
-        "sql",
-        "--engine",
-        "spark",
-        "--lake",
-        str(lake),
-        *options,
-        *([statement] if statement else []),
-    ]
-    return CliRunner(env={"COLUMNS": "200"}).invoke(app, arguments, input=given)
+def invoke(lake: Path, *arguments: str, given: str = "") -> Any:
+    """`given` is standard input, which is read where there is no statement among the arguments."""
+    command = ["sql", "--engine", "spark", "--lake", str(lake), *arguments]
+    return CliRunner(env={"COLUMNS": "200"}).invoke(app, command, input=given)
 
 
 @pytest.fixture
@@ -125,11 +117,12 @@ def test_it_only_reads(spark: SparkSession, lake: Path) -> None:
     assert sorted(lake.rglob("*")) == before
     rows = DeltaTable(str(lake / "messages")).to_pyarrow_table().num_rows
     assert rows
-    script = "DELETE FROM messages\nWHERE topic = 'no such topic';\n/*\nDELETE FROM nowhere;\n*/\nDELETE FROM messages"
-    done = invoke(lake, "", "--write", "--format", "csv", given=script)
-    assert (done.exit_code, done.stdout) == (0, f"num_affected_rows\n0\nnum_affected_rows\n{rows}\n"), (
-        done.stderr
-    )
+    script = "SELECT 1 AS one;\nDELETE FROM messages\nWHERE topic = 'no such topic';\n/*\nDELETE FROM nowhere;\n*/\nDELETE FROM messages"
+    done = invoke(lake, "--write", "--format", "csv", given=script)
+    assert (done.exit_code, done.stdout) == (
+        0,
+        f"one\n1\nnum_affected_rows\n0\nnum_affected_rows\n{rows}\n",
+    ), done.stderr
     assert done.stderr.startswith(STARTING)
     assert DeltaTable(str(lake / "messages")).to_pyarrow_table().num_rows == 0
 

@@ -51,7 +51,9 @@ def test_a_signal_cancels_the_statement(spark: SparkSession, number: signal.Sign
         run_text(of_spark(spark, Form("csv", escape=True), None, write=False), ENDLESS)
     pressing.join()
     assert stopped.value.status == 128 + number
-    assert not tracker.getActiveJobsIds()
+    wait_until(
+        lambda: not tracker.getActiveJobsIds(), "the end of the job"
+    )  # it is told on a thread of its own
 
 
 def started(*arguments: str) -> subprocess.Popen[str]:
@@ -88,7 +90,7 @@ def test_a_jvm_that_starts_ends_with_us(lake: Path) -> None:
         process.send_signal(signal.SIGINT)
         out, errors = process.communicate(timeout=PATIENCE_S)
         assert (process.returncode, out, errors) == (130, "", "lakebroker: interrupted\n")
-        assert [pid for pid in jvm if Path(f"/proc/{pid}").exists()] == []
+        wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in jvm), "the end of the JVM")
     finally:
         kill_session(process)
 

@@ -249,7 +249,7 @@ def assert_whole(rows: list[dict[str, Any]]) -> int:
 def test_what_is_committed_sent_and_rewritten_meanwhile_makes_no_gap_and_no_repeat(
     spark: SparkSession, lake: Path, tmp_path: Path
 ) -> None:
-    with Gateway(tmp_path / "gateway", patient=True, **OPTIONS) as gateway:
+    with Gateway(tmp_path / "gateway", **OPTIONS) as gateway:
         client, sent, reached = Client(gateway.address), 0, [0]
 
         def send() -> None:
@@ -286,7 +286,7 @@ def test_what_is_committed_sent_and_rewritten_meanwhile_makes_no_gap_and_no_repe
 def test_at_every_instant_queues_have_no_gap_and_no_repeat(
     spark: SparkSession, lake: Path, tmp_path: Path, by: str
 ) -> None:
-    with Gateway(tmp_path / "gateway", patient=True, **OPTIONS) as gateway:
+    with Gateway(tmp_path / "gateway", **OPTIONS) as gateway:
         client, acknowledged, stop = Client(gateway.address), [0], threading.Event()
         rewritten, problems = [0], list[str]()
 

@@ -62,7 +62,10 @@ class Host:
         self.log = folder / "log"
         self.stores = folder / "stores"
         self.name_server_port = 0
-        words, options = ["--processes", "2"], {"storePathRootDir": str(self.stores), **_SHORT_POLLS}
+        words, options = (
+            ["--processes", "2"],
+            {"storePathRootDir": str(self.stores), "grpcShutdownTimeSeconds": "60", **_SHORT_POLLS},
+        )
         if with_name_server:
             (self.name_server_port,) = free_ports(1)
             options["lakeNamesrvListenPort"] = str(self.name_server_port)

@@ -12,7 +12,8 @@ from typer.testing import CliRunner
 from broker_gateway.cli.main import app
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_testing.client import OPTIONS, Client
-from lakebroker_testing.gateway import LOOPBACK, Gateway, settings_of
+from lakebroker_testing.gateway import LOOPBACK, PATIENT, Gateway, settings_of
+from tests.support.waiting import wait_until
 
 SEGMENT = 1 << 20
 AT_ONCE = {
@@ -31,8 +32,32 @@ def first_segment(gateway: Gateway) -> int:
 
 def drain(client: Client, topic: str, group: str) -> list[pb.Message]:
     found: list[pb.Message] = []
-    while messages := client.receive(topic, group, invisible_ms=60_000)[1]:
+    while messages := client.receive(topic, group, invisible_ms=3_600_000)[1]:
         found += messages
+    return found
+
+
+def receive_all(
+    client: Client,
+    topic: str,
+    group: str,
+    count: int,
+    *,
+    settle: bool = False,
+    wait_ms: int = 1000,
+    **asked: Any,
+) -> list[pb.Message]:
+    """So many messages at least, however long they take, acknowledged where `settle` says so; `asked` as of a client's receive."""
+    found: list[pb.Message] = []
+
+    def come() -> bool:
+        some = client.receive(topic, group, wait_ms=wait_ms, **{"invisible_ms": 3_600_000, **asked})[1]
+        if settle and some:
+            assert client.ack(topic, group, *some).status.code == pb.OK
+        found.extend(some)
+        return len(found) >= count
+
+    wait_until(come, lambda: f"{count} messages, after {len(found)},")
     return found
 
 
@@ -71,6 +96,7 @@ def gateway_words(folder: Path, *arguments: str, **options: str) -> list[str]:
         "storePathRootDir": str(folder / "store"),
         "lakePortFile": str(folder / "ports.json"),
         **LOOPBACK,
+        **PATIENT,
         "mappedFileSizeCommitLog": str(16 << 20),
         **options,
     }

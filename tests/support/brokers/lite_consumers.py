@@ -139,10 +139,6 @@ def send(broker: InProcessBroker, *texts: str) -> None:
         assert broker.call("SendMessage", send_request(sent)).status.code == pb.OK
 
 
-def bodies(messages: list[pb.Message]) -> list[str]:
-    return [each.body.decode() for each in messages]
-
-
 def with_time_to_live(broker: InProcessBroker, minutes: int) -> None:
     from dataclasses import replace
 

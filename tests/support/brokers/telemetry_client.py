@@ -15,10 +15,13 @@ from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from tests.support.waiting import LIMIT_S
 
 
-def consumer_settings(group: str, topic: str, kind: pb.ClientType = pb.PUSH_CONSUMER) -> pb.Settings:
+def consumer_settings(
+    group: str, topic: str, kind: pb.ClientType = pb.PUSH_CONSUMER, expression: str = "*"
+) -> pb.Settings:
     settings = pb.Settings(client_type=kind, subscription=pb.Subscription(group=pb.Resource(name=group)))
+    settings.user_agent.version, settings.user_agent.hostname = "5.0.7", "host-1"
     entry = settings.subscription.subscriptions.add(topic=pb.Resource(name=topic))
-    entry.expression.expression, entry.expression.type = "*", pb.TAG
+    entry.expression.expression, entry.expression.type = expression, pb.TAG
     return settings
 
 
@@ -28,16 +31,24 @@ def producer_settings(*topics: str) -> pb.Settings:
     return settings
 
 
-def answered(command: rpc.TelemetryCommand, code: int = pb.OK, text: str = "main") -> rpc.TelemetryCommand:
-    """What an official client answers to a command."""
-    status = pb.Status(code=code)
+def answered(
+    command: rpc.TelemetryCommand, code: int = pb.OK, text: str = "main", reason: str = ""
+) -> rpc.TelemetryCommand:
+    """What an official client answers to a command: `text` is its stack, `reason` stands beside the code."""
+    status = pb.Status(code=code, message=reason)
     if command.WhichOneof("command") == "verify_message_command":
         nonce = command.verify_message_command.nonce
         return rpc.TelemetryCommand(status=status, verify_message_result=rpc.VerifyMessageResult(nonce=nonce))
     trace = rpc.ThreadStackTrace(
-        nonce=command.print_thread_stack_trace_command.nonce, thread_stack_trace=text
+        nonce=command.print_thread_stack_trace_command.nonce, thread_stack_trace=text or None
     )
     return rpc.TelemetryCommand(status=status, thread_stack_trace=trace)
+
+
+def not_consumed(command: rpc.TelemetryCommand) -> Iterable[rpc.TelemetryCommand]:
+    """What a client answers that has seen the message of a command, and failed."""
+    body = command.verify_message_command.message.body.decode()
+    return [answered(command, pb.FAILED_TO_CONSUME_MESSAGE, reason=f"saw {body}")]
 
 
 class TelemetryClient:
@@ -57,7 +68,7 @@ class TelemetryClient:
         self._settings = rpc.TelemetryCommand(settings=settings)
         self._settled = threading.Event()
         self._outgoing.put(self._settings)
-        metadata = (
+        self._metadata = (
             ("x-mq-client-id", client_id),
             ("x-mq-language", "JAVA"),
             ("x-mq-client-version", "5.2.0"),
@@ -66,7 +77,7 @@ class TelemetryClient:
             "/apache.rocketmq.v2.MessagingService/Telemetry",
             request_serializer=lambda message: message.SerializeToString(),
             response_deserializer=rpc.TelemetryCommand.FromString,
-        )(iter(self._outgoing.get, None), metadata=metadata)
+        )(iter(self._outgoing.get, None), metadata=self._metadata)
         self._reader = threading.Thread(target=self._read, daemon=True)
 
     def __enter__(self) -> Self:
@@ -79,6 +90,14 @@ class TelemetryClient:
         self._call.cancel()
         self._channel.close()
         self._reader.join(LIMIT_S)
+
+    def stop(self) -> None:
+        """Says that the client stops; it is gone then for the broker, while the stream ends with the block."""
+        self._channel.unary_unary(
+            "/apache.rocketmq.v2.MessagingService/NotifyClientTermination",
+            request_serializer=rpc.NotifyClientTerminationRequest.SerializeToString,
+            response_deserializer=rpc.NotifyClientTerminationResponse.FromString,
+        )(rpc.NotifyClientTerminationRequest(), metadata=self._metadata, timeout=LIMIT_S)
 
     def send(self, command: rpc.TelemetryCommand) -> None:
         self._outgoing.put(command)

@@ -10,7 +10,6 @@ from typing import Any
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_testing.broker import InProcessBroker
-from tests.support.lakes.empty import empty_lake
 from tests.support.lakes.maintained import reput
 
 SEGMENT = 1 << 20
@@ -22,7 +21,6 @@ class LakeBroker(InProcessBroker):
 
     def __init__(self, folder: Path, **options: Any) -> None:
         self.lake = folder / "lake"
-        empty_lake(self.lake)
         given = {
             "lakeLocation": str(self.lake),
             "mappedFileSizeCommitLog": str(SEGMENT),
@@ -78,10 +76,6 @@ def drain(broker: LakeBroker, topic: str = "t", group: str = "g", **asked: objec
         assert waiting.response[0].status.code == pb.OK
         found += waiting.messages
     raise AssertionError("no end")
-
-
-def bodies(messages: list[pb.Message]) -> list[bytes]:
-    return [each.body for each in messages]
 
 
 def send(broker: LakeBroker, count: int, topic: str = "t", **system: object) -> list[bytes]:

@@ -100,10 +100,8 @@ class Setting:
         token.chmod(0o600)
         own = {"mappedFileSizeCommitLog": str(8 << 20), "recallMessageEnable": "true"}
         name_server = {"lakeWithNamesrv": "true", "lakeNamesrvListenPort": "0"}
-        self.a = ending.enter_context(
-            Gateway(folder, brokerName="orders-a", patient=True, **own, **name_server)
-        )
-        self.b = Gateway(folder / "b", brokerName="orders-b", patient=True, lakeTokenFile=str(token), **own)
+        self.a = ending.enter_context(Gateway(folder, brokerName="orders-a", **own, **name_server))
+        self.b = Gateway(folder / "b", brokerName="orders-b", lakeTokenFile=str(token), **own)
         ending.callback(self.b.__exit__)
         self.environment = {
             **os.environ,

@@ -1,4 +1,4 @@
-"""Engines that tests open, and a watch that tells what it has looked after."""
+"""`Opened` opens an engine for a test; `Seen` records the statements that a watch supervised."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Opened = Callable[..., EmbeddedEngine]
 
 
 class Seen(Watch):
-    """Tells which statements it has looked after, and which of them it still does."""
+    """`seen`: the statements that it has supervised; `held`: those that it still does."""
 
     def __init__(self, stuck: Callable[[Running], None] | None = None) -> None:
         super().__init__(stuck)

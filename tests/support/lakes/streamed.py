@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from structured_streaming.commit.delta_commit import DeltaCommitSink, LakeProgress
 from structured_streaming.commit.report import BatchReport
@@ -12,6 +13,7 @@ from structured_streaming.lake import create_tables
 from structured_streaming.reput_source import ReputDataSource
 from structured_streaming.staging.wanted import Wanted
 from structured_streaming.typed.declaration import Declaration, packed
+from tests.support.waiting import LIMIT_S
 
 
 class StreamedLake:
@@ -21,7 +23,10 @@ class StreamedLake:
         create_tables(str(lake))
         self._lake = str(lake)
         source = ReputDataSource({"lake": self._lake, "typed": packed(typed), **options})
-        self._reader: Any = source.streamReader(source.schema())
+        with patch(
+            "structured_streaming.source.stream.PATIENCE_S", LIMIT_S
+        ):  # a log that is late is no log that is read
+            self._reader: Any = source.streamReader(source.schema())
         self._sink = DeltaCommitSink(self._lake, wanted=Wanted(typed=typed))
         self._offset = self._reader.initialOffset()
 

@@ -1,16 +1,15 @@
-"""Environments of their own in which the wheel is installed as a user installs it, with uv: seconds where it has the packages."""
+"""Environments of their own in which the wheel is installed as a user installs it."""
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 from packaging.utils import canonicalize_name
 
-from lakebroker_testing.uv import uv
+from lakebroker_testing.programs import output_of
+from lakebroker_testing.virtual_environment import install, new_environment
 
 _MOST_S = 600.0
 
@@ -19,18 +18,19 @@ class Environment:
     """An environment in a new `folder` with this interpreter's Python, and nothing in it."""
 
     def __init__(self, folder: Path) -> None:
-        uv("venv", "--python", sys.executable, str(folder))
-        self.python = folder / "bin" / "python"
+        self.python = new_environment(folder)
         self.lakebroker = folder / "bin" / "lakebroker"
 
     def install(self, *wanted: str) -> None:
         """As `pip install`. Raises ProcessError."""
-        uv("pip", "install", "--python", str(self.python), *wanted)
+        install(self.python, *wanted)
 
     def distributions(self) -> set[str]:
         """The names of what is installed."""
-        found = json.loads(uv("pip", "list", "--python", str(self.python), "--format", "json"))
-        return {canonicalize_name(each["name"]) for each in found}
+        asked = (
+            "from importlib.metadata import distributions; print(*{each.name for each in distributions()})"
+        )
+        return {canonicalize_name(each) for each in output_of([str(self.python), "-c", asked]).split()}
 
     def run(
         self, *arguments: str, program: bool = False, path: Path | None = None

@@ -43,8 +43,10 @@ class MqAdmin:
                 self._process.stdin.write(f"{line}\n")
                 self._process.stdin.flush()
                 printed = self._printed(line)
-                if _LATE not in self.errors()[before:] or time.monotonic() > deadline:
+                if _LATE not in self.errors()[before:]:
                     return printed
+                if time.monotonic() > deadline:
+                    raise ProcessError(f"mqadmin {line!r} was late each time: {self.errors()[-2000:]}")
 
     def errors(self) -> str:
         """What went to stderr so far: stack traces of commands that failed."""

@@ -9,7 +9,7 @@ import sys
 
 from pyspark.sql import SparkSession
 
-from structured_streaming.delta_session import DELTA_SETTINGS, with_delta
+from structured_streaming.delta_session import DELTA_SETTINGS, delta_jars
 
 
 def serve(lake: str, warehouse: str, port: str) -> None:
@@ -26,7 +26,8 @@ def serve(lake: str, warehouse: str, port: str) -> None:
     }
     for name, value in settings.items():
         builder = builder.config(name, value)
-    session = with_delta(builder).getOrCreate()
+    with delta_jars(builder) as with_jars:
+        session = with_jars.getOrCreate()
     session.sql(f"CREATE TABLE messages USING delta LOCATION 'file://{lake}/messages'")
     print("serves", flush=True)
     sys.stdin.read()

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import sys
 
 from lakebroker_testing.cached import filled_once
 from lakebroker_testing.gateway import ROOT
-from lakebroker_testing.uv import uv
+from lakebroker_testing.virtual_environment import install, new_environment
 from tests.support.packages.extras import requirements
 from tests.support.spark.jvm import JVM_OPTIONS
 
@@ -19,8 +18,7 @@ def interpreter(version: str) -> str:
     python = folder / "bin" / "python"
     with filled_once(folder, "\n".join(wanted)) as missing:
         if missing:
-            uv("venv", "--clear", "--python", sys.executable, str(folder))
-            uv("pip", "install", "--python", str(python), *wanted)
+            install(new_environment(folder), *wanted)
     return str(python)
 
 

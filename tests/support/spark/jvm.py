@@ -31,7 +31,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from unittest.mock import patch
 
-from structured_streaming.without_pandas import OF_WORKERS
+from structured_streaming.without_pandas import WITHOUT_PANDAS
 
 ARCHIVE = Path(sys.prefix) / ".spark-classes.jsa"
 JVM_OPTIONS = "SPARK_SUBMIT_OPTS"
@@ -47,7 +47,7 @@ _OPTIONS = (
     "-Dspark.sql.codegen.wholeStage=false",
     "-Dspark.sql.codegen.factoryMode=NO_CODEGEN",
     "-Dspark.sql.adaptive.enabled=false",
-    f"-Dspark.executorEnv.{OF_WORKERS}=1",
+    f"-Dspark.executorEnv.{WITHOUT_PANDAS}=1",
 )
 NO_CONFIGURATION = Path(__file__).parents[2] / "data" / "no-spark-configuration"
 """There is no such folder. Its name counts: an archive fits the class path that it was made with, which begins with this."""

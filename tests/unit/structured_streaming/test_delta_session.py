@@ -1,11 +1,9 @@
-"""Of two starts that need the same jars: one waits for the other while they are not there, and only then."""
+"""Starts of Spark that need jars: they take turns while one is not there, and wait for a start that fetches some."""
 
 from __future__ import annotations
 
-import os
+import fcntl
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -18,55 +16,60 @@ JARS = ("io.delta_delta-spark_4.0_2.13-4.0.0.jar", "org.apache.hadoop_hadoop-aws
 
 
 @pytest.fixture
-def jars(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def ivy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    folder = tmp_path / ".ivy2.5.2" / "jars"
-    folder.mkdir(parents=True)
-    return folder
+    return tmp_path / ".ivy2.5.2"
 
 
-@contextmanager
-def another_start() -> Iterator[threading.Event]:
-    """Set when it goes on; it has at the end."""
-    goes_on = threading.Event()
+def fetch(ivy: Path, *names: str) -> None:
+    for name in names:
+        (ivy / "jars").mkdir(parents=True, exist_ok=True)
+        (ivy / "jars" / name).touch()
+
+
+def must_wait(ivy: Path) -> bool:
+    """Whether another start would."""
+    with (ivy / "lakebroker.lock").open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+@pytest.mark.parametrize("there", [JARS[:0], JARS[:1], JARS[1:], [name.replace("4.", "3.") for name in JARS]])
+def test_others_wait_while_one_is_missing(ivy: Path, there: tuple[str, ...]) -> None:
+    fetch(ivy, *there)
+    with fetched_in_turn(PACKAGES):
+        assert must_wait(ivy)
+    assert not must_wait(ivy)
+
+
+def test_nobody_waits_where_all_are_there(ivy: Path) -> None:
+    fetch(ivy, *JARS)
+    with fetched_in_turn(PACKAGES):
+        assert not must_wait(ivy)
+
+
+def test_jars_that_somebody_fetches_are_not_there_before_the_fetch_has_ended(ivy: Path) -> None:
+    ends: list[str] = []
 
     def start() -> None:
         with fetched_in_turn(PACKAGES):
-            goes_on.set()
+            ends.append("start")
 
-    thread = threading.Thread(target=start)
+    other = threading.Thread(target=start)
     with fetched_in_turn(PACKAGES):
-        thread.start()
-        yield goes_on
-    thread.join(LIMIT_S)
-    assert goes_on.is_set()
+        fetch(ivy, *JARS)
+        other.start()
+        other.join(0.1)
+        ends.append("fetch")
+    other.join(LIMIT_S)
+    assert ends == ["fetch", "start"]
 
 
-@pytest.mark.parametrize("there", [JARS[:0], JARS[:1], JARS[1:]])
-def test_it_waits_while_one_is_missing(jars: Path, there: tuple[str, ...]) -> None:
-    for name in there:
-        (jars / name).touch()
-    with another_start() as goes_on:
-        assert not goes_on.wait(0.2)
-
-
-def test_it_waits_for_nobody_where_all_are_there(jars: Path) -> None:
-    for name in JARS:
-        (jars / name).touch()
-    with another_start() as goes_on:
-        assert goes_on.wait(LIMIT_S)
-
-
-def test_it_waits_where_those_of_another_version_are_there(jars: Path) -> None:
-    for name in JARS:
-        (jars / name.replace("4.", "3.")).touch()
-    with another_start() as goes_on:
-        assert not goes_on.wait(0.2)
-
-
-def test_a_lock_that_somebody_else_put_there_as_a_link_is_refused(jars: Path, tmp_path: Path) -> None:
-    (tmp_path / f"lakebroker-jars-{os.getuid()}.lock").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(OSError, match="symbolic links"), fetched_in_turn(PACKAGES):
+def test_where_nothing_can_be_written_nobody_waits(ivy: Path) -> None:
+    ivy.write_text("a file where the folder should be")
+    with fetched_in_turn(PACKAGES):
         pass
-    assert not (tmp_path / "elsewhere").exists()
+    assert ivy.is_file()

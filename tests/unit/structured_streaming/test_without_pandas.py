@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 from lakebroker_testing.gateway import ROOT
-from structured_streaming.without_pandas import OF_WORKERS
+from structured_streaming.without_pandas import WITHOUT_PANDAS
 
 
 def ran(script: str, **environment: str) -> None:
@@ -36,5 +36,5 @@ import pyarrow as pa
 pa.array([1])
 assert ("pandas" in sys.modules) is {}
 """
-    ran(script.format(False), **{OF_WORKERS: "1"})
+    ran(script.format(False), **{WITHOUT_PANDAS: "1"})
     ran(script.format(True))

@@ -18,7 +18,7 @@ from importlib.abc import MetaPathFinder
 class Finder(MetaPathFinder):
     def find_spec(self, name, path, target=None):
         if name == {module!r}:
-            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), {number})
 sys.meta_path.insert(0, Finder())
 sys.argv = ["lakebroker", "gateway", "--store", "store"]
 from broker_gateway.cli.entry import run
@@ -29,7 +29,7 @@ run()
 @pytest.mark.parametrize("module", ["signal", "structured_streaming", "typer", "broker_gateway.app.startup"])
 def test_ctrl_c_while_modules_are_loaded(tmp_path: Path, module: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", SENDING.format(module=module)],
+        [sys.executable, "-c", SENDING.format(module=module, number="signal.SIGINT")],
         cwd=tmp_path,
         env=os.environ | {"PYTHONPATH": str(Path.cwd())},
         capture_output=True,
@@ -40,8 +40,33 @@ def test_ctrl_c_while_modules_are_loaded(tmp_path: Path, module: str) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_first_process_of_a_container_too(tmp_path: Path, number: signal.Signals) -> None:
+    """To which the kernel gives no signal whose action is the default."""
+    done = subprocess.run(
+        [
+            "unshare",
+            "--map-root-user",
+            "--pid",
+            "--fork",
+            sys.executable,
+            "-c",
+            SENDING.format(module="typer", number=int(number)),
+        ],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(Path.cwd())},
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (128 + number, "", "")
+
+
 def test_a_signal_that_is_ignored_stays_so() -> None:
-    code = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n" + SENDING.format(module="typer")
+    code = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n" + SENDING.format(
+        module="typer", number="signal.SIGINT"
+    )
     done = subprocess.run(
         [sys.executable, "-c", code.replace('"gateway", "--store", "store"', '"--version"')],
         capture_output=True, text=True, timeout=LIMIT_S, check=False,

@@ -11,7 +11,7 @@ from broker_gateway.messaging import attempts
 from broker_gateway.metadata.catalog import Group
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_testing.broker import InProcessBroker
-from lakebroker_testing.messages import receive_request
+from lakebroker_testing.messages import bodies, receive_request
 
 
 @pytest.fixture(params=["plain", "compiled"])
@@ -22,10 +22,6 @@ def broker(request: pytest.FixtureRequest) -> Iterator[InProcessBroker]:
         broker.create_topic("orders")
         broker.create_group("billing")
         yield broker
-
-
-def bodies(messages: list[pb.Message]) -> list[bytes]:
-    return [each.body for each in messages]
 
 
 def test_what_is_given_back_waits_for_its_filter(broker: InProcessBroker) -> None:

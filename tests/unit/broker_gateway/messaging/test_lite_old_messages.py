@@ -9,7 +9,8 @@ import pytest
 
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.lakebroker.admin.v1 import admin_pb2
-from tests.support.brokers.lite_consumers import LiteConsumer, bodies, put_group, send, with_time_to_live
+from lakebroker_testing.messages import texts
+from tests.support.brokers.lite_consumers import LiteConsumer, put_group, send, with_time_to_live
 from tests.support.brokers.with_lake import LakeBroker
 
 QUEUE = "%LMQ%$chat$a"
@@ -33,7 +34,7 @@ def drain(consumer: LiteConsumer) -> list[str]:
         if not waiting.done:
             consumer.broker.hang_up(waiting)
             return found
-        found += bodies(waiting.messages)
+        found += texts(waiting.messages)
         assert set(consumer.ack(*waiting.messages)) == {pb.OK}
 
 
@@ -69,7 +70,7 @@ def test_what_comes_from_the_lake_has_what_the_log_gave(broker: LakeBroker) -> N
     )
     assert consumer.receive(1)[0].system_properties.lite_topic != system.lite_topic, "in its order"
     broker.advance(11)
-    assert found.body.decode() in bodies(consumer.receive()), "what is not acknowledged comes again"
+    assert found.body.decode() in texts(consumer.receive()), "what is not acknowledged comes again"
 
 
 def test_it_goes_on_there_after_a_restart(broker: LakeBroker) -> None:

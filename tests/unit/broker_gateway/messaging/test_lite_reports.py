@@ -12,7 +12,8 @@ from broker_gateway.messaging.lite_reports import GroupOffset, LiteClient, LiteR
 from broker_gateway.messaging.outcome import Reason, ServiceError
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_testing.broker import InProcessBroker
-from tests.support.brokers.lite_consumers import LiteConsumer, bodies, broker, put_group, send
+from lakebroker_testing.messages import texts
+from tests.support.brokers.lite_consumers import LiteConsumer, broker, put_group, send
 
 __all__ = ["broker"]
 
@@ -127,11 +128,11 @@ def test_a_dispatch_has_clients_search_again(broker: InProcessBroker, client_id:
     arrivals = broker.broker.deliveries.arrivals.lite
     assert arrivals is not None
     send(broker, "a1", "a2")
-    assert bodies(waiting.messages) == ["a1"]
+    assert texts(waiting.messages) == ["a1"]
     arrivals.nothing_left(QueueKey("agents", "%LMQ%$chat$a", 0))
     consumer.ack(*waiting.messages)
     arrivals.nothing_left(QueueKey("agents", "%LMQ%$chat$a", 0))
     assert consumer.receive() == [], "nobody says that there is something"
     broker.run(reports(broker).dispatch("agents", client_id))
-    assert bodies(consumer.receive()) == ["a2"]
+    assert texts(consumer.receive()) == ["a2"]
     assert refusal(broker, reports(broker).dispatch("nosuch", "")) is Reason.CONSUMER_GROUP_NOT_FOUND

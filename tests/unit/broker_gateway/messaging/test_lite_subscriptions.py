@@ -16,10 +16,9 @@ from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_pb.lakebroker.admin.v1 import admin_pb2
 from lakebroker_testing.broker import InProcessBroker
-from lakebroker_testing.messages import message, send_request
+from lakebroker_testing.messages import message, send_request, texts
 from tests.support.brokers.lite_consumers import (
     LiteConsumer,
-    bodies,
     broker,
     put_group,
     send,
@@ -49,14 +48,14 @@ def test_a_consumer_gets_the_lite_topics_that_it_subscribes_to(
     assert consumer.receive() == []
     consumer.add("a", "c")
     found = consumer.receive()
-    assert sorted(bodies(found)) == ["a1", "a2", "c1"]
+    assert sorted(texts(found)) == ["a1", "a2", "c1"]
     assert {each.topic.name for each in found} == {"chat"}
     assert sorted(each.system_properties.lite_topic for each in found) == ["a", "a", "c"]
     assert consumer.ack(*found) == [pb.OK] * 3
     broker.advance(60)
     assert consumer.receive() == []
     send(broker, "c2", "b2")
-    assert bodies(consumer.receive()) == ["c2"]
+    assert texts(consumer.receive()) == ["c2"]
 
 
 def test_a_lite_topic_is_consumed_in_its_order(broker: InProcessBroker) -> None:
@@ -67,8 +66,8 @@ def test_a_lite_topic_is_consumed_in_its_order(broker: InProcessBroker) -> None:
     beside = consumer.receive()
     assert first.system_properties.lite_topic not in {each.system_properties.lite_topic for each in beside}
     consumer.ack(first, *beside)
-    if bodies([first]) == ["a1"]:
-        assert bodies(consumer.receive()) == ["a2"]
+    if texts([first]) == ["a1"]:
+        assert texts(consumer.receive()) == ["a2"]
 
 
 def test_a_message_that_is_not_acknowledged_comes_again_before_those_behind_it(
@@ -81,7 +80,7 @@ def test_a_message_that_is_not_acknowledged_comes_again_before_those_behind_it(
     assert consumer.receive() == []
     broker.advance(11)
     found = consumer.receive()
-    assert bodies(found) == ["a1", "a2"]
+    assert texts(found) == ["a1", "a2"]
     assert [each.system_properties.delivery_attempt for each in found] == [2, 1]
     assert consumer.ack(first) == [pb.INVALID_RECEIPT_HANDLE], "another delivery has it"
 
@@ -97,7 +96,7 @@ def test_handles_are_good_for_the_lite_topic_that_is_named(broker: InProcessBrok
     assert consumer.ack(wrong) == [pb.INVALID_RECEIPT_HANDLE]
     assert consumer.change(found, 5000).status.code == pb.OK
     broker.advance(6)
-    assert bodies(consumer.receive()) == ["a1"]
+    assert texts(consumer.receive()) == ["a1"]
 
 
 def test_a_handle_says_its_lite_topic_where_the_call_does_not(broker: InProcessBroker) -> None:
@@ -152,7 +151,7 @@ def test_the_last_attempt_is_followed_by_a_dead_letter(broker: InProcessBroker) 
     consumer.add("a")
     send(broker, "a1")
     for _ in range(2):
-        assert bodies(consumer.receive()) == ["a1"]
+        assert texts(consumer.receive()) == ["a1"]
         broker.advance(11)
     assert consumer.receive() == []
     assert list(broker.broker.parts.lite_topics.of("chat")) == ["a"]
@@ -203,7 +202,7 @@ def test_what_was_answered_survives_a_crash(broker: InProcessBroker) -> None:
     broker.advance(60)
     assert consumer.receive() == []
     send(broker, "a3")
-    assert bodies(consumer.receive()) == ["a3"]
+    assert texts(consumer.receive()) == ["a3"]
 
 
 def test_after_a_restart_a_consumer_gets_nothing_of_the_parent_topics_queues(broker: InProcessBroker) -> None:
@@ -219,10 +218,10 @@ def test_subscriptions_are_added_removed_and_said_as_a_whole(broker: InProcessBr
     consumer.add("a", "b")
     assert consumer.sync(pb.PARTIAL_REMOVE, "a") == pb.OK
     send(broker, "a1", "b1", "c1")
-    assert bodies(consumer.receive()) == ["b1"]
+    assert texts(consumer.receive()) == ["b1"]
     assert consumer.sync(pb.COMPLETE_ADD, "a", "c", version=5) == pb.OK
     send(broker, "b2")
-    assert sorted(bodies(consumer.receive())) == ["a1", "c1"]
+    assert sorted(texts(consumer.receive())) == ["a1", "c1"]
     assert consumer.sync(pb.COMPLETE_ADD, "d", version=4) == pb.OK
     send(broker, "d1")
     assert consumer.receive() == [], "an older version is passed over"
@@ -251,7 +250,7 @@ def test_offset_options(broker: InProcessBroker, option: dict[str, int], wanted:
     consumer.ack(*consumer.receive())
     send(broker, "a3")
     consumer.add("a", offset_option=pb.OffsetOption(**option))
-    assert bodies(consumer.receive()) == wanted
+    assert texts(consumer.receive()) == wanted
 
 
 def test_quotas(broker: InProcessBroker) -> None:
@@ -262,7 +261,7 @@ def test_quotas(broker: InProcessBroker) -> None:
     assert consumer.sync(pb.COMPLETE_ADD, "x", "y", "z") == pb.LITE_SUBSCRIPTION_QUOTA_EXCEEDED
     consumer.add("a")
     send(broker, "a1", "c1")
-    assert bodies(consumer.receive()) == ["a1"], "what was refused has changed nothing"
+    assert texts(consumer.receive()) == ["a1"], "what was refused has changed nothing"
 
 
 def test_all_clients_together_have_a_quota(broker: InProcessBroker) -> None:
@@ -294,8 +293,8 @@ def test_of_an_exclusive_group_the_last_subscriber_has_a_lite_topic(broker: InPr
     other.add("a")
     assert one.told().notify_unsubscribe_lite_command.lite_topic == "a"
     send(broker, "a1", "b1")
-    assert bodies(one.receive()) == ["b1"]
-    assert bodies(other.receive()) == ["a1"]
+    assert texts(one.receive()) == ["b1"]
+    assert texts(other.receive()) == ["a1"]
 
 
 def test_a_client_that_leaves_has_no_subscription(broker: InProcessBroker) -> None:
@@ -339,9 +338,9 @@ def test_a_lite_topic_lives_so_long_after_its_last_message(broker: InProcessBrok
     assert not broker.broker.deliveries.keys_of_topic("%LMQ%$chat$a")
     assert list(broker.broker.parts.lite_topics.of("chat")) == ["b"]
     consumer.add("a", offset_option=pb.OffsetOption(policy=pb.OffsetOption.MIN))
-    assert bodies(consumer.receive()) == ["b2"]
+    assert texts(consumer.receive()) == ["b2"]
     send(broker, "a2")
-    assert bodies(consumer.receive()) == ["a2"]
+    assert texts(consumer.receive()) == ["a2"]
 
 
 def test_what_is_deleted_stays_so_after_a_crash(broker: InProcessBroker) -> None:
@@ -354,7 +353,7 @@ def test_what_is_deleted_stays_so_after_a_crash(broker: InProcessBroker) -> None
     assert list(broker.broker.parts.lite_topics.of("chat")) == ["a"]
     consumer = LiteConsumer(broker)
     consumer.add("a", "b")
-    assert bodies(consumer.receive()) == ["a2"]
+    assert texts(consumer.receive()) == ["a2"]
 
 
 def test_a_deleted_lite_topic_is_forgotten_with_its_part_of_the_log(broker: InProcessBroker) -> None:
@@ -381,7 +380,7 @@ def test_lite_topics_go_with_their_topic(broker: InProcessBroker) -> None:
     consumer = LiteConsumer(broker, "new")
     send(broker, "a2")
     consumer.add("a")
-    assert bodies(consumer.receive()) == ["a2"]
+    assert texts(consumer.receive()) == ["a2"]
 
 
 def test_the_time_to_live_is_at_least_the_brokers(broker: InProcessBroker) -> None:
@@ -423,7 +422,7 @@ def test_lite_topics_that_have_nothing_take_no_offset(
     assert broker.broker.administration.offsets.topics_of("agents") == []
     consumer.add("a", offset_option=option)
     send(broker, "a1")
-    assert bodies(consumer.receive()) == ["a1"]
+    assert texts(consumer.receive()) == ["a1"]
 
 
 def test_others_are_served_while_lite_topics_are_looked_at(
@@ -491,7 +490,7 @@ def test_who_subscribes_to_a_lite_topic_that_went_takes_it_from_nobody(broker: I
     assert broker.store.max_offset == end, "it was deleted before"
     assert broker.broker.parts.lite_subscriptions.count == 2
     send(broker, "a2")
-    assert bodies(one.receive()) == bodies(other.receive()) == ["a2"]
+    assert texts(one.receive()) == texts(other.receive()) == ["a2"]
 
 
 def test_a_subscription_that_the_log_does_not_take_changes_nothing(broker: InProcessBroker) -> None:

@@ -12,7 +12,8 @@ from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_pb.lakebroker.admin.v1 import admin_pb2
 from lakebroker_testing.broker import InProcessBroker
-from tests.support.brokers.lite_consumers import LiteConsumer, bodies, broker, put_group, send
+from lakebroker_testing.messages import texts
+from tests.support.brokers.lite_consumers import LiteConsumer, broker, put_group, send
 
 __all__ = ["broker"]
 
@@ -29,11 +30,11 @@ def test_a_client_gets_what_every_lite_topic_has_and_gets(broker: InProcessBroke
     send(broker, "a1", "b1", "a2")
     consumer = joined(broker)
     found = consumer.receive()
-    assert sorted(bodies(found)) == ["a1", "a2", "b1"]
+    assert sorted(texts(found)) == ["a1", "a2", "b1"]
     assert sorted(each.system_properties.lite_topic for each in found) == ["a", "a", "b"]
     assert consumer.ack(*found) == [pb.OK] * 3
     send(broker, "c1", "b2")
-    assert sorted(bodies(consumer.receive())) == ["b2", "c1"]
+    assert sorted(texts(consumer.receive())) == ["b2", "c1"]
 
 
 def test_administrators_see_the_clients_on_every_lite_topic(broker: InProcessBroker) -> None:
@@ -52,10 +53,10 @@ def test_a_lite_topic_that_is_deleted_takes_no_offset_of_a_group(broker: InProce
     send(broker, "a1", "b1")
     consumer = joined(broker)
     broker.do(lambda: broker.broker.parts.lite_subscriptions.delete(["%LMQ%$chat$a"]))
-    assert bodies(consumer.receive()) == ["b1"]
+    assert texts(consumer.receive()) == ["b1"]
     assert not broker.broker.deliveries.keys_of_topic("%LMQ%$chat$a")
     send(broker, "a2")
-    assert bodies(consumer.receive()) == ["a2"]
+    assert texts(consumer.receive()) == ["a2"]
 
 
 def test_a_client_gets_nothing_before_it_says_that_it_receives(broker: InProcessBroker) -> None:
@@ -70,7 +71,7 @@ def test_a_client_gets_nothing_before_it_says_that_it_receives(broker: InProcess
     assert consumer.sync(pb.COMPLETE_ADD, "x") == pb.OK
     assert waiting.done, "it asks again, and gets it"
     assert waiting.messages == []
-    assert bodies(consumer.receive()) == ["a1"]
+    assert texts(consumer.receive()) == ["a1"]
 
 
 def test_each_message_goes_to_one_client_and_each_lite_topic_in_its_order(broker: InProcessBroker) -> None:
@@ -83,7 +84,7 @@ def test_each_message_goes_to_one_client_and_each_lite_topic_in_its_order(broker
     one.ack(first)
     other.ack(*found)
     rest = one.receive() + other.receive()
-    assert sorted(bodies([first, *found, *rest])) == ["a1", "a2", "b1"]
+    assert sorted(texts([first, *found, *rest])) == ["a1", "a2", "b1"]
 
 
 def test_a_message_wakes_one_receive_of_the_group(broker: InProcessBroker) -> None:
@@ -92,24 +93,24 @@ def test_a_message_wakes_one_receive_of_the_group(broker: InProcessBroker) -> No
     send(broker, "a1")
     assert sorted(call.done for call in calls) == [False, True]
     send(broker, "b1")
-    assert sorted(bodies(call.messages) for call in calls) == [["a1"], ["b1"]]
+    assert sorted(texts(call.messages) for call in calls) == [["a1"], ["b1"]]
 
 
 def test_a_wildcard_group_and_others_each_get_a_message(broker: InProcessBroker) -> None:
     everything, named = joined(broker), LiteConsumer(broker, "named")
     named.add("a")
     send(broker, "a1")
-    assert bodies(everything.receive()) == ["a1"]
-    assert bodies(named.receive()) == ["a1"]
+    assert texts(everything.receive()) == ["a1"]
+    assert texts(named.receive()) == ["a1"]
 
 
 def test_what_is_not_acknowledged_goes_to_another_client(broker: InProcessBroker) -> None:
     one, other = joined(broker, "one"), joined(broker, "other")
     send(broker, "a1")
-    assert bodies(one.receive()) == ["a1"]
+    assert texts(one.receive()) == ["a1"]
     assert other.receive() == []
     broker.advance(11)
-    assert bodies(other.receive()) == ["a1"]
+    assert texts(other.receive()) == ["a1"]
 
 
 def test_after_a_restart_it_goes_on_where_the_group_was(broker: InProcessBroker) -> None:
@@ -132,7 +133,7 @@ def test_a_client_that_leaves_gets_nothing_more(broker: InProcessBroker) -> None
     assert waiting.done
     send(broker, "a1")
     assert consumer.receive() == []
-    assert bodies(other.receive()) == ["a1"]
+    assert texts(other.receive()) == ["a1"]
     request = rpc.NotifyClientTerminationRequest(group=pb.Resource(name="all"))
     assert broker.client("other").call("NotifyClientTermination", request).status.code == pb.OK
     assert (arrivals.subscriptions, arrivals.wildcard_groups("chat")) == (0, [])
@@ -145,7 +146,7 @@ def test_a_client_that_says_nothing_for_long_receives_no_more(broker: InProcessB
     send(broker, "a1")
     assert consumer.receive() == []
     assert consumer.sync(pb.COMPLETE_ADD) == pb.OK
-    assert bodies(consumer.receive()) == ["a1"]
+    assert texts(consumer.receive()) == ["a1"]
 
 
 def test_a_group_that_becomes_a_wildcard_group_and_back(broker: InProcessBroker) -> None:
@@ -154,7 +155,7 @@ def test_a_group_that_becomes_a_wildcard_group_and_back(broker: InProcessBroker)
     put_group(broker, lite_sub_wildcard="true")
     assert consumer.sync(pb.COMPLETE_ADD, "a") == pb.OK
     send(broker, "a1", "b1")
-    assert sorted(bodies(consumer.receive())) == ["a1", "b1"]
+    assert sorted(texts(consumer.receive())) == ["a1", "b1"]
     drop_wildcard(broker)
     assert consumer.sync(pb.COMPLETE_ADD, "a") == pb.OK
     send(broker, "c1")
@@ -185,13 +186,13 @@ def test_a_search_has_some_of_the_lite_topics_in_memory(
     (first,) = consumer.receive(1)
     assert consumer.ack(first) == [pb.OK]
     found = [each for _ in range(10) for each in consumer.receive(4)]
-    assert sorted([*bodies([first]), *bodies(found)]) == [f"{name}1" for name in names]
+    assert sorted([*texts([first]), *texts(found)]) == [f"{name}1" for name in names]
     consumer.ack(*found)
     broker.restart()
     consumer = joined(broker)
     assert consumer.receive() == [], "every lite topic is searched, three at a time"
     send(broker, "t2")
-    assert bodies(consumer.receive()) == ["t2"]
+    assert texts(consumer.receive()) == ["t2"]
 
 
 def test_a_deleted_topic_ends_the_subscription(broker: InProcessBroker) -> None:

@@ -12,10 +12,10 @@ import pytest
 
 from broker_gateway.messaging.outcome import ServiceError
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
+from lakebroker_testing.messages import bodies
 from tests.suite.evidence import seeds
 from tests.support.brokers.with_lake import (
     LakeBroker,
-    bodies,
     drain,
     query,
     send,

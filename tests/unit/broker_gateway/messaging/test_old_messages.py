@@ -21,7 +21,7 @@ from broker_gateway.lake.reader import Lake
 from broker_gateway.messaging import old_messages
 from broker_gateway.messaging.outcome import ServiceError
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
-from lakebroker_testing.messages import message, send_request
+from lakebroker_testing.messages import bodies, message, send_request
 from structured_streaming.commit.upkeep_log import add_to_upkeep
 from structured_streaming.maintenance import retention
 from structured_streaming.retention_rules import parsed
@@ -30,7 +30,6 @@ from structured_streaming.upkeep import RETENTION, row
 from tests.suite.evidence import seeds
 from tests.support.brokers.with_lake import (
     LakeBroker,
-    bodies,
     drain,
     pull,
     query,

@@ -15,7 +15,7 @@ from broker_gateway.metadata.names import JOURNAL_TOPIC
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.lakebroker.journal.v1.journal_pb2 import Batch, EventKind
 from lakebroker_testing.broker import Call, InProcessBroker
-from lakebroker_testing.messages import change_invisible_request, receive_request, received
+from lakebroker_testing.messages import change_invisible_request, receive_request, received, texts
 from tests.suite.evidence import rounds
 
 
@@ -35,10 +35,6 @@ def send(broker: InProcessBroker, *messages: str) -> None:
         assert broker.send("orders", each.encode(), **kind).status.code == pb.OK
 
 
-def bodies(messages: list[pb.Message]) -> list[str]:
-    return [each.body.decode() for each in messages]
-
-
 def receive(broker: InProcessBroker, batch: int = 32, **asked: Any) -> list[pb.Message]:
     return broker.receive("orders", "billing", batch=batch, **asked)[1]
 
@@ -51,22 +47,22 @@ def nack(broker: InProcessBroker, message: pb.Message, ms: int = 0) -> None:
 def test_of_a_group_nothing_is_handed_out_while_a_client_has_some(broker: InProcessBroker) -> None:
     send(broker, "a1", "a2", "a3", "b1", "1", "b2", "2")
     first = receive(broker, 2)
-    assert bodies(first) == ["a1", "a2"], "a receive may have several, in order"
+    assert texts(first) == ["a1", "a2"], "a receive may have several, in order"
     second = receive(broker)
-    assert bodies(second) == ["b1", "1", "b2", "2"], "other groups, and messages of none, go on"
+    assert texts(second) == ["b1", "1", "b2", "2"], "other groups, and messages of none, go on"
     assert receive(broker) == []
     broker.ack("orders", "billing", first[1])
     assert receive(broker) == [], "a1 is out"
     broker.ack("orders", "billing", first[0])
-    assert bodies(receive(broker)) == ["a3"]
+    assert texts(receive(broker)) == ["a3"]
 
 
 def test_messages_without_a_group_are_one(broker: InProcessBroker) -> None:
     send(broker, "1", "2", "a1")
     first = receive(broker, 1)
-    assert (bodies(first), bodies(receive(broker))) == (["1"], ["a1"])
+    assert (texts(first), texts(receive(broker))) == (["1"], ["a1"])
     broker.ack("orders", "billing", *first)
-    assert bodies(receive(broker)) == ["2"]
+    assert texts(receive(broker)) == ["2"]
 
 
 def test_what_expires_comes_again_in_order_and_what_was_acknowledged_does_not(
@@ -77,7 +73,7 @@ def test_what_expires_comes_again_in_order_and_what_was_acknowledged_does_not(
     broker.ack("orders", "billing", first[1])
     broker.advance(10.5)
     again = receive(broker)
-    assert bodies(again) == ["a1", "a3", "a4"]
+    assert texts(again) == ["a1", "a3", "a4"]
     assert [each.system_properties.delivery_attempt for each in again] == [2, 2, 1]
 
 
@@ -85,9 +81,9 @@ def test_a_message_that_is_given_back_is_waited_for(broker: InProcessBroker) -> 
     send(broker, "a1", "a2", "b1")
     first = receive(broker, 1)
     nack(broker, first[0], 5000)
-    assert bodies(receive(broker)) == ["b1"], "a2 waits for a1, which nobody has"
+    assert texts(receive(broker)) == ["b1"], "a2 waits for a1, which nobody has"
     broker.advance(5.1)
-    assert bodies(receive(broker)) == ["a1", "a2"]
+    assert texts(receive(broker)) == ["a1", "a2"]
 
 
 def test_a_waiting_receive_gets_what_an_acknowledgement_opens(broker: InProcessBroker) -> None:
@@ -98,7 +94,7 @@ def test_a_waiting_receive_gets_what_an_acknowledgement_opens(broker: InProcessB
     assert not waiting.done
     broker.ack("orders", "billing", *first)
     broker.settle()
-    assert bodies(received(waiting.response)[1]) == ["a2"]
+    assert texts(received(waiting.response)[1]) == ["a2"]
 
 
 def test_a_waiting_receive_gets_what_the_end_of_a_later_delivery_opens(broker: InProcessBroker) -> None:
@@ -107,22 +103,22 @@ def test_a_waiting_receive_gets_what_the_end_of_a_later_delivery_opens(broker: I
     first = receive(broker, 1)
     nack(broker, first[0])
     both = receive(broker, 2, invisible_ms=30_000)
-    assert bodies(both) == ["a1", "a2"]
+    assert texts(both) == ["a1", "a2"]
     nack(broker, both[0])
     waiting = broker.begin_receive("orders", "billing", wait_ms=20_000)
     broker.settle()
     assert not waiting.done, "a client has a2"
     nack(broker, both[1], 20_000)
     broker.settle()
-    assert bodies(received(waiting.response)[1]) == ["a1"]
+    assert texts(received(waiting.response)[1]) == ["a1"]
 
 
 def test_a_dead_letter_lets_the_next_one_go_on(broker: InProcessBroker) -> None:
     broker.create_group("billing", retry_max_times=0, fifo=True)
     send(broker, "a1", "a2")
-    assert bodies(receive(broker, 1)) == ["a1"]
+    assert texts(receive(broker, 1)) == ["a1"]
     broker.advance(10.5)
-    assert bodies(receive(broker)) == ["a2"]
+    assert texts(receive(broker)) == ["a2"]
     assert broker.store.index.max_offset("%DLQ%billing", 0) == 1
 
 
@@ -132,40 +128,40 @@ def test_what_is_held_back_counts_towards_the_limit_of_the_queue(broker: InProce
     first = receive(broker, 1)
     assert receive(broker) == [], "15 are held back, and b1 is behind the limit"
     broker.ack("orders", "billing", *first)
-    assert bodies(receive(broker, 10)) == [f"a{number}" for number in range(1, 11)]
+    assert texts(receive(broker, 10)) == [f"a{number}" for number in range(1, 11)]
 
 
 @pytest.mark.parametrize("how", ["crash", "restart"])
 def test_a_restart_keeps_the_order_and_a_repeated_attempt(broker: InProcessBroker, how: str) -> None:
     send(broker, "a1", "a2", "a3", "b1")
     first = receive(broker, 2, attempt_id="one", invisible_ms=60_000)
-    assert bodies(receive(broker, attempt_id="two")) == ["b1"]
+    assert texts(receive(broker, attempt_id="two")) == ["b1"]
     getattr(broker, how)()
     assert receive(broker) == []
     again = receive(broker, 2, attempt_id="one", invisible_ms=60_000)
-    assert bodies(again) == ["a1", "a2"], "the same messages"
+    assert texts(again) == ["a1", "a2"], "the same messages"
     handles = [each.system_properties.receipt_handle for each in first]
     assert [each.system_properties.receipt_handle for each in again] == handles
     nack(broker, again[1])
-    assert bodies(receive(broker, attempt_id="one")) == ["a1"]
+    assert texts(receive(broker, attempt_id="one")) == ["a1"]
     getattr(broker, how)()
-    assert bodies(receive(broker, attempt_id="one")) == ["a1"], "a2 is with that attempt no more"
+    assert texts(receive(broker, attempt_id="one")) == ["a1"], "a2 is with that attempt no more"
     broker.ack("orders", "billing", first[0])
-    assert bodies(receive(broker)) == ["a2", "a3"]
+    assert texts(receive(broker)) == ["a2", "a3"]
     assert broker.committed("orders", "billing") == 1
 
 
 def test_a_group_may_become_ordered_and_unordered(broker: InProcessBroker) -> None:
     broker.create_group("billing")
     send(broker, "a1", "a2", "a3")
-    assert bodies(receive(broker, 1)) == ["a1"]
+    assert texts(receive(broker, 1)) == ["a1"]
     broker.create_group("billing", fifo=True)
     assert receive(broker) == [], "a1, handed out before, is waited for"
     broker.crash()
     assert receive(broker) == []
     broker.create_group("billing", fifo=False)
     found = receive(broker)
-    assert bodies(found) == ["a2", "a3"]
+    assert texts(found) == ["a2", "a3"]
     assert [each.system_properties.delivery_attempt for each in found] == [1, 1]
 
 
@@ -179,7 +175,7 @@ def test_what_was_held_back_is_not_lost_when_its_group_is_not_ordered_any_more(
     broker.create_group("billing", fifo=False)
     broker.ack("orders", "billing", *first, *receive(broker, 1))
     getattr(broker, how)()
-    assert bodies(receive(broker)) == ["a3", "a4"]
+    assert texts(receive(broker)) == ["a3", "a4"]
 
 
 def test_a_receive_that_fills_the_queue_with_what_it_holds_back_is_woken_by_room(
@@ -192,7 +188,7 @@ def test_a_receive_that_fills_the_queue_with_what_it_holds_back_is_woken_by_room
     broker.settle()
     broker.ack("orders", "billing", first[1])
     broker.settle()
-    assert bodies(received(waiting.response)[1]) == ["b1"]
+    assert texts(received(waiting.response)[1]) == ["b1"]
 
 
 def test_nothing_expires_that_nobody_had(broker: InProcessBroker) -> None:
@@ -200,7 +196,7 @@ def test_nothing_expires_that_nobody_had(broker: InProcessBroker) -> None:
     first = receive(broker, 1)
     assert receive(broker) == []
     broker.ack("orders", "billing", *first)
-    assert bodies(receive(broker)) == ["a2"]
+    assert texts(receive(broker)) == ["a2"]
     batches = [
         Batch.FromString(bytes(record.body)) for _, record in records_from(broker.store, JOURNAL_TOPIC, 0, 0)
     ]
@@ -232,7 +228,7 @@ def test_a_client_that_goes_away_leaves_the_order_as_it_was(broker: InProcessBro
     request = receive_request("orders", "billing", batch=2, wait_ms=0)
     assert not broker.begin("ReceiveMessage", request, gone=True).done
     found = receive(broker)
-    assert bodies(found) == ["a1", "a2", "a3"]
+    assert texts(found) == ["a1", "a2", "a3"]
     assert {each.system_properties.delivery_attempt for each in found} == {1}
 
 

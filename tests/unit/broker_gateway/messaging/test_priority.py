@@ -16,7 +16,7 @@ from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.google.protobuf.timestamp_pb2 import Timestamp
 from lakebroker_pb.lakebroker.admin.v1 import admin_pb2
 from lakebroker_testing.broker import InProcessBroker
-from lakebroker_testing.messages import change_invisible_request, message, received, send_request
+from lakebroker_testing.messages import change_invisible_request, message, received, send_request, texts
 from tests.suite.evidence import rounds
 
 TOPIC, GROUP = "urgent", "readers"
@@ -53,21 +53,17 @@ def receive(broker: InProcessBroker, batch: int = 32, topic: str = TOPIC, **aske
     return broker.receive(topic, GROUP, batch=batch, **asked)[1]
 
 
-def bodies(messages: list[pb.Message]) -> list[str]:
-    return [each.body.decode() for each in messages]
-
-
 def test_the_most_urgent_come_first_and_those_of_a_priority_in_order(broker: InProcessBroker) -> None:
     send(broker, 1, 0, 3, 2, 3, 0, 1)
-    assert bodies(receive(broker, 3)) == ["3.0", "3.1", "2.0"]
+    assert texts(receive(broker, 3)) == ["3.0", "3.1", "2.0"]
     send(broker, 3)
-    assert bodies(receive(broker)) == ["3.0", "1.0", "1.1", "0.0", "0.1"]
+    assert texts(receive(broker)) == ["3.0", "1.0", "1.1", "0.0", "0.1"]
 
 
 def test_priorities_beyond_the_queues_share_the_last(broker: InProcessBroker) -> None:
     send(broker, 7, 3, LARGEST, 2)
     found = receive(broker)
-    assert bodies(found) == ["7.0", "3.0", f"{LARGEST}.0", "2.0"]
+    assert texts(found) == ["7.0", "3.0", f"{LARGEST}.0", "2.0"]
     for each, priority in zip(found, (7, 3, LARGEST, 2), strict=True):
         system = each.system_properties
         assert (system.message_type, system.priority) == (pb.PRIORITY, priority)
@@ -78,7 +74,7 @@ def test_priorities_beyond_the_queues_share_the_last(broker: InProcessBroker) ->
 def test_a_lower_number_is_more_urgent_where_the_order_is_not_ascending(broker: InProcessBroker) -> None:
     send(broker, 1, 0, 3)
     broker.run(broker.broker.configuration.apply({"priorityOrderAsc": "false"}))
-    assert bodies(receive(broker)) == ["0.0", "1.0", "3.0"]
+    assert texts(receive(broker)) == ["0.0", "1.0", "3.0"]
 
 
 def put_factor(broker: InProcessBroker, change: str, value: str = "", fifo: bool = False) -> None:
@@ -120,12 +116,12 @@ def test_what_is_delivered_again_keeps_its_priority(broker: InProcessBroker) -> 
     nack(broker, urgent)
     send(broker, 2)
     found = receive(broker)
-    assert bodies(found) == ["3.0", "2.0", "1.0"]
+    assert texts(found) == ["3.0", "2.0", "1.0"]
     assert [each.system_properties.delivery_attempt for each in found] == [2, 1, 1]
     assert [each.system_properties.priority for each in found] == [3, 2, 1]
     broker.advance(10.5)
     broker.crash()
-    assert bodies(receive(broker)) == ["3.0", "2.0", "1.0"]
+    assert texts(receive(broker)) == ["3.0", "2.0", "1.0"]
 
 
 def test_a_dead_letter_keeps_its_priority(broker: InProcessBroker) -> None:
@@ -141,7 +137,7 @@ def test_a_dead_letter_keeps_its_priority(broker: InProcessBroker) -> None:
 def test_waiting_receives_get_what_comes(broker: InProcessBroker) -> None:
     waiting = broker.begin_receive(TOPIC, GROUP, batch=1, wait_ms=20_000)
     send(broker, 0)
-    assert bodies(received(waiting.response)[1]) == ["0.0"]
+    assert texts(received(waiting.response)[1]) == ["0.0"]
 
 
 def test_what_comes_in_one_tick_comes_by_priority(broker: InProcessBroker) -> None:
@@ -151,14 +147,14 @@ def test_what_comes_in_one_tick_comes_by_priority(broker: InProcessBroker) -> No
             urgent = message(TOPIC, str(each).encode(), message_type=pb.PRIORITY, priority=each)
             broker.begin("SendMessage", send_request(urgent))
     broker.settle()
-    assert bodies(received(waiting.response)[1]) == ["3", "1"]
+    assert texts(received(waiting.response)[1]) == ["3", "1"]
 
 
 def test_where_the_most_urgent_are_all_in_flight_others_come(broker: InProcessBroker) -> None:
     broker.restart(lakeMaxInFlightPerQueue="16")
     prepare(broker)
     send(broker, *([3] * 20), 0)
-    assert bodies(receive(broker)) == [*(f"3.{number}" for number in range(16)), "0.0"]
+    assert texts(receive(broker)) == [*(f"3.{number}" for number in range(16)), "0.0"]
 
 
 def test_other_topics_and_ordered_groups_begin_with_another_queue_each_time(broker: InProcessBroker) -> None:
@@ -285,7 +281,7 @@ class PriorityMachine(RuleBasedStateMachine):
         again = {body for body, (_, until) in self.out.items() if until <= now}
         there = sorted([*again, *self.new], key=self._queue, reverse=True)
         found = receive(self.broker, batch, invisible_ms=invisible_ms)
-        got = bodies(found)
+        got = texts(found)
         assert list(map(self._queue, got)) == list(map(self._queue, there[:batch]))
         assert set(got) <= set(there)
         for queue in range(3):

@@ -15,10 +15,10 @@ from broker_gateway.messaging.stored_message import MessageReader, StoredMessage
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_pb.google.protobuf.duration_pb2 import Duration
+from lakebroker_testing.messages import bodies
 from store.index.time_search import BoundaryType
 from tests.support.brokers.with_lake import (
     LakeBroker,
-    bodies,
     drain,
     pull,
     query,

@@ -26,6 +26,7 @@ from lakebroker_pb.lakebroker.journal.v1 import journal_pb2
 from lakebroker_testing.broker import InProcessBroker
 from lakebroker_testing.faults import flip_byte
 from lakebroker_testing.messages import (
+    bodies,
     change_invisible_request,
     message,
     received,
@@ -47,10 +48,6 @@ def broker(request: pytest.FixtureRequest) -> Iterator[InProcessBroker]:
         broker.create_topic("orders")
         broker.create_group("billing")
         yield broker
-
-
-def bodies(messages: list[pb.Message]) -> list[bytes]:
-    return [each.body for each in messages]
 
 
 def events(broker: InProcessBroker, kind: journal_pb2.EventKind) -> list[int]:

@@ -364,9 +364,9 @@ def test_what_waits_for_the_lake_is_not_stuck(opened: Opened, monkeypatch: pytes
                 found.look()
                 assert not found.is_stuck
             assert not asked.done()
+            assert stuck == []
         with pytest.raises(LakeError, match=r"^the statement was cancelled$"):
             asked.result()
-    assert stuck == []
     with duckdb.connect() as connection:
         running = Running(connection, 0.0)
         with running.working():

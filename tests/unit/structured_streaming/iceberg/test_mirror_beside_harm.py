@@ -19,7 +19,7 @@ from pyiceberg.table import StaticTable
 
 from structured_streaming.commit.snapshot import Snapshot
 from structured_streaming.commit.table_log import TableLog
-from structured_streaming.iceberg import mirror
+from structured_streaming.iceberg import manifests, mirror
 from structured_streaming.iceberg.metadata_folder import MetadataFolder
 from structured_streaming.iceberg.mirror import LakeMirror
 from structured_streaming.maintenance.maintain import maintain, maintain_table
@@ -107,6 +107,17 @@ def test_what_is_damaged_is_made_anew(lake: ReputLake, what: str) -> None:
     assert (report.anew == "") == (what in STAYS), report
     assert not (folder / ".version-hint.text.crc").exists()
     assert update(lake, name) == dataclasses.replace(report, added_files=0, removed_files=0, anew="")
+
+
+def test_damaged_manifests_that_would_become_one_are_made_anew(lake: ReputLake) -> None:
+    name = CONSUME_QUEUE.name
+    for _ in range(manifests.SMALL + 1):
+        list(batches(lake, 1))
+        update(lake, name)
+    each(metadata_of(lake, name), "*-m0.avro", cut)
+    list(batches(lake, 1))
+    assert update(lake, name).anew
+    assert_mirrored(lake.lake, [name])
 
 
 def test_a_manifest_that_holds_other_bytes_is_found_when_it_is_needed(lake: ReputLake) -> None:

@@ -36,7 +36,7 @@ public final class Client {
         String topic = args[2];
         ClientServiceProvider provider = ClientServiceProvider.loadService();
         ClientConfiguration configuration =
-            ClientConfiguration.newBuilder().setEndpoints(endpoints).enableSsl(tls).build();
+            ClientConfiguration.newBuilder().setEndpoints(endpoints).enableSsl(tls).setRequestTimeout(Duration.ofSeconds(60)).build();
         if (args[3].equals("listen")) {
             listen(provider, configuration, topic);
             return;

@@ -1,4 +1,5 @@
 import java.nio.charset.StandardCharsets;
+import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Collections;
 import java.util.List;
@@ -76,7 +77,7 @@ public final class Lite {
     public static void main(String[] args) throws Exception {
         topic = args[1];
         provider = ClientServiceProvider.loadService();
-        configuration = ClientConfiguration.newBuilder().setEndpoints(args[0]).enableSsl(false).build();
+        configuration = ClientConfiguration.newBuilder().setEndpoints(args[0]).enableSsl(false).setRequestTimeout(Duration.ofSeconds(60)).build();
         try (Producer producer =
                 provider.newProducerBuilder().setClientConfiguration(configuration).setTopics(topic).build()) {
             refused("wrong name", () -> send(producer, "a.b", "x"));

@@ -4,7 +4,7 @@ const { Producer, SimpleConsumer } = require('rocketmq-client-nodejs');
 // A consumer that receives nothing, until standard input ends.
 async function listen(endpoints, topic) {
   const consumer = new SimpleConsumer({
-    consumerGroup: `${topic}-listen`, endpoints, subscriptions: new Map().set(topic, '*'), awaitDuration: 5000,
+    consumerGroup: `${topic}-listen`, endpoints, subscriptions: new Map().set(topic, '*'), awaitDuration: 5000, requestTimeout: 60000,
   });
   await consumer.startup();
   await new Promise((ended) => process.stdin.on('end', ended).resume());
@@ -14,7 +14,7 @@ async function listen(endpoints, topic) {
 async function main([endpoints, , topic, count]) {
   if (count === 'listen') return listen(endpoints, topic);
   const sent = new Map();
-  const producer = new Producer({ endpoints });
+  const producer = new Producer({ endpoints, requestTimeout: 60000 });
   await producer.startup();
   for (let n = 0; n < Number(count); n++) {
     const body = `body ${n}`;
@@ -24,7 +24,7 @@ async function main([endpoints, , topic, count]) {
   await producer.shutdown();
   const received = new Map();
   const consumer = new SimpleConsumer({
-    consumerGroup: `${topic}-simple`, endpoints, subscriptions: new Map().set(topic, '*'), awaitDuration: 5000,
+    consumerGroup: `${topic}-simple`, endpoints, subscriptions: new Map().set(topic, '*'), awaitDuration: 5000, requestTimeout: 60000,
   });
   await consumer.startup();
   for (let tries = 0; tries < 20 && received.size < sent.size; tries++) {

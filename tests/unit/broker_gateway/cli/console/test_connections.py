@@ -96,16 +96,19 @@ def test_a_connection_without_a_whole_request_ends() -> None:
                 assert end(connection) == b""
 
 
-def test_a_byte_more_gives_no_more_time() -> None:
+def test_a_byte_more_gives_no_more_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Impatient, "request_s", LIMIT_S)
     with served(Impatient) as port, connected(port) as connection:
         connection.sendall(GET)
         assert connection.recv(1 << 16).startswith(b"HTTP/1.1 200")
+        monkeypatch.setattr(Impatient, "request_s", 0.3)
         connection.sendall(b"GET / HTTP/1.1\r\nX: ")
         with pytest.raises(ConnectionError):
             drip(connection)
 
 
-def test_an_answer_that_nobody_reads_ends() -> None:
+def test_an_answer_that_nobody_reads_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Impatient, "request_s", 3.0)  # what a busy machine takes to read the request
     with served(Impatient) as port, connected(port) as connection:
         Impatient.lost.clear()
         connection.sendall(GET.replace(b"/", b"/large", 1))

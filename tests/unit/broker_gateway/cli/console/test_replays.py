@@ -182,6 +182,23 @@ def test_a_long_replay_is_shown_while_it_goes_on_and_ends_between_two_messages(
     assert replays.stop() == ""
 
 
+def test_a_replay_for_which_there_is_no_thread_was_none(
+    calls: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replays = Replays(HERE, True)
+    plan = replays.plan("billing", ())
+    with monkeypatch.context() as exhausted:
+        exhausted.setattr(threading.Thread, "start", no_thread)
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            replays.begin(plan)
+    assert replays.of("billing") is None
+    assert ended(replays, plan).sent == DEAD
+
+
+def no_thread(thread: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")
+
+
 def test_a_console_that_ends_says_what_its_replay_did(calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_STOP_S", 0.01)
     replays, go = Replays(HERE, True), threading.Semaphore(1)
