@@ -43,8 +43,8 @@ class LakeNames:
 
     def bind(self, statement: Statement) -> None:
         """Makes the names that a statement uses, and all of them for one that is no query, such as SHOW TABLES, or makes a view of
-        its own under one of these names: what came later would replace it, or be made over it. Raises LakeError for a query of a table
-        that cannot be read, and pyspark's errors."""
+        its own under one of these names, which the lake's would replace later. Raises LakeError for a query of a table that cannot be
+        read, and pyspark's errors."""
         if self._missing:
             used = names_in(statement)
             if used is None or view_made_by(statement) in self._names:
