@@ -93,7 +93,7 @@ def test_the_real_broker_says_the_same_of_a_message_that_a_client_is_to_consume(
         assert stack_trace(remoting, "c", GROUP).code == ResponseCode.CONSUME_MSG_TIMEOUT
         assert consumer.commands.empty(), "it is not asked there: docs/differences.md"
     with Gateway(
-        tmp_path / "ours", lakeAutoCreateTopics="false", grpcProxyRelayRequestTimeoutInSeconds="60"
+        tmp_path / "ours", lakeAutoCreateTopics="false", grpcProxyRelayRequestTimeoutInSeconds="20"
     ) as gateway:
         remoting = f"127.0.0.1:{gateway.remoting_port}"
         create(remoting, {TOPIC: (1, "NORMAL")})

@@ -115,7 +115,11 @@ def both(tmp_path_factory: pytest.TempPathFactory, mqadmin: MqAdmin) -> Iterator
         RocketMQ(folder / "peer", {}, heap="640m", **options) as peer,
         NameServer(folder / "namesrv") as name_server,
         Gateway(
-            folder / "ours", namesrvAddr=name_server.address, lakeAutoCreateTopics="false", **options
+            folder / "ours",
+            patient=False,  # its options are compared
+            namesrvAddr=name_server.address,
+            lakeAutoCreateTopics="false",
+            **options,
         ) as gateway,
         OfficialClient() as one,
         OfficialClient() as other,

@@ -75,7 +75,7 @@ def test_a_view_of_the_user_s_own_stays_under_a_name_of_the_lake(spark: SparkSes
     for statement in ("SELECT * FROM messages", "SHOW TABLES", "SELECT * FROM messages"):
         query(session, statement, tables=names)
     assert query(session, "TABLE messages", tables=names).to_pylist() == [{"mine": 7}]
-    with pytest.raises(PySparkException, match="already exists"):
+    with pytest.raises(LakeError, match="already exists"):
         query(session, "CREATE TEMP VIEW consumer_lag AS SELECT 1", tables=names)
 
 
