@@ -22,5 +22,8 @@ def install(python: Path, *wanted: str) -> None:
     pip = [sys.executable, "-m", "pip", "--quiet", "--python", str(python), "install", *wanted]
     try:
         output_of(uv, timeout_s=_MOST_S)
-    except ProcessError:  # pip has settings of its own, for mirrors and certificates
-        output_of(pip, timeout_s=_MOST_S)
+    except ProcessError as by_uv:  # pip has settings of its own, for mirrors and certificates
+        try:
+            output_of(pip, timeout_s=_MOST_S)
+        except ProcessError as by_pip:
+            raise ProcessError(f"{by_pip}\nand before, by uv: {by_uv}") from by_uv

@@ -18,6 +18,7 @@ log = structlog.get_logger(__name__)
 
 def load_extensions(config: GatewayConfig) -> Extensions:
     """What installed packages offer. Raises HostError, which names the entry point that cannot be used."""
+    let_pandas_in()  # an extension may use it
     installed = entry_points().select  # looks into every installed package
     return Extensions(
         _load(config, installed, "lakebroker.authenticators", ("authenticate",)),
@@ -45,7 +46,6 @@ def _load(
 
 
 def _made(point: EntryPoint, config: GatewayConfig) -> Any:
-    let_pandas_in()  # an extension may use it
     try:
         return point.load()(config)
     except Exception as error:

@@ -135,9 +135,7 @@ def maintain(
             run = _maintainer(lake, master, iceberg, access)
             while True:
                 reports = run(target, retain_s, lambda report: _show(report, as_json))
-                if came:  # a table's problem may be a library's word for it
-                    raise came[0]
-                if not pause:
+                if came or not pause:  # a table's problem may be a library's word for a signal
                     break
                 time.sleep(pause)
     except LakeError as error:

@@ -22,7 +22,7 @@ from broker_gateway.cli.lake_options import (
     newer_source,
 )
 from broker_gateway.cli.output import fail, tell
-from broker_gateway.cli.signals import Signalled, first_signal_raised
+from broker_gateway.cli.signals import Signalled, raised_signals
 from broker_gateway.cli.units import seconds, size
 from store.errors import SecretError
 from store.log.permissions import check_secret, read_token
@@ -104,7 +104,7 @@ def serve(
     limits = Limits(memory_bytes=memory_bytes, temp_folder=temp_folder, seconds=0)
     sizes = Sizes(statements=statements, statement_s=statement_s)
     try:
-        with first_signal_raised() as came:
+        with raised_signals(first_alone=True) as came:
             _serve(lake, _listen(listen, token_file, tls_cert, tls_key), limits, sizes, source, came)
     except LakeError as error:
         fail(str(error))
@@ -139,8 +139,6 @@ def _serve(
             tell(f"{came[0]}: statements that run have {GRACE_S:g} s")
         finally:
             server.stop(GRACE_S, at_once=lambda: len(came) > 1)
-    if came[1:]:
-        raise came[1]
 
 
 def _listen(address: str, token_file: Path | None, certificate: Path | None, key: Path | None) -> Listen:

@@ -32,52 +32,36 @@ def status_of(stopped: KeyboardInterrupt) -> int:
 
 
 @contextmanager
-def raised_signals() -> Iterator[list[Signalled]]:
+def raised_signals(*, first_alone: bool = False) -> Iterator[list[Signalled]]:
     """Within, signals raise Signalled, unless others take them meanwhile. Other threads than the main one get none.
 
-    Yields those that came: a library may swallow the exception, or raise its own in its place. One that nobody took leaves at the end.
+    Yields those that came: a library may swallow the exception, or raise its own in its place. The newest leaves at the end if nobody
+    took it. `first_alone`: later ones are in the list and not raised, so that a stop which the first began may call a library that an
+    exception would leave halfway, and still see that it is to hurry.
     """
     came: list[Signalled] = []
 
     def take(number: int, _frame: object) -> None:
         came.append(Signalled(number))
-        raise came[-1]
+        if not (first_alone and came[1:]):
+            raise came[-1]
 
     with _left_as_signalled(came), handled_by(take):
         yield came
 
 
 @contextmanager
-def first_signal_raised() -> Iterator[list[Signalled]]:
-    """As `raised_signals`, of which the first alone is raised; the later ones are in the list.
-
-    A stop may then call a library that an exception would leave halfway, and still see that it is to hurry.
-    """
-    first: list[Signalled] = []
-    came: list[Signalled] = []
-
-    def take(number: int, _frame: object) -> None:
-        came.append(Signalled(number))
-        if not first:
-            first.append(came[0])
-            raise came[0]
-
-    with _left_as_signalled(first), handled_by(take):
-        yield came
-
-
-@contextmanager
-def _left_as_signalled(raised: list[Signalled]) -> Iterator[None]:
-    """Where the newest signal was raised and nobody took it, it leaves, in place of nothing and of a library's own word for it: pydantic
+def _left_as_signalled(came: list[Signalled]) -> Iterator[None]:
+    """Where nobody took the newest signal, it leaves, in place of nothing and of a library's own word for it: pydantic
     and DuckDB raise an error of theirs, typer's prompt raises Abort. What fails because the command ends stays what it is."""
     try:
         yield
     except Exception as error:
-        if not raised or raised[-1].answered or (isinstance(error, _OF_A_STOP) and _follows_signal(error)):
+        if not came or came[-1].answered or (isinstance(error, _OF_A_STOP) and _follows_signal(error)):
             raise
-        raise raised[-1] from error
-    if raised and not raised[-1].answered:
-        raise raised[-1]
+        raise came[-1] from error
+    if came and not came[-1].answered:
+        raise came[-1]
 
 
 def _follows_signal(error: BaseException | None) -> bool:

@@ -15,7 +15,7 @@ from lakebroker_testing.prestarted import start
 from tests.suite.evidence import LONG
 from tests.support.lakes.checks import assert_exact
 from tests.support.lakes.streamed import stream
-from tests.support.machines.children import children
+from tests.support.machines.processes import jvm_below
 from tests.support.waiting import LIMIT_S, wait_until
 
 
@@ -42,10 +42,7 @@ class Running:
         return int(json.loads(self._reports.readline())["lag_bytes"])
 
     def jvm(self) -> int:
-        (jvm,) = [
-            pid for pid in children(self.process.pid) if Path(f"/proc/{pid}/comm").read_text() == "java\n"
-        ]
-        return jvm
+        return jvm_below(self.process.pid)
 
     def ended(self) -> tuple[int, list[str]]:
         """Waits for its end; its exit status, and the lines that it printed."""

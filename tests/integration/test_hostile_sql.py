@@ -6,7 +6,6 @@ The statements of each kind: `tests/unit/structured_streaming/embedded/test_host
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import pty
@@ -28,6 +27,7 @@ from tests.suite.evidence import LONG
 from tests.suite.patience import FACTOR
 from tests.support.brokers import with_constants
 from tests.support.lakes.served import Client, ServeProcess, described, made_lake, peak_bytes
+from tests.support.machines.processes import children
 from tests.support.waiting import LIMIT_S, wait_until
 
 pytestmark = pytest.mark.timeout(900)
@@ -48,7 +48,7 @@ class Hostile(NamedTuple):
 
 
 MORE_MEMORY = "needs more than the memory|the maximum supported string size|can travel at most"
-LATE = "took longer than|deadline|a call has [0-9]+ s"
+LATE = f"took longer than|deadline|a call has {FACTOR:.0f} s"
 HOSTILE = {
     "a value": Hostile("SELECT repeat('x', 3000000000)", f"{MORE_MEMORY}|too large to print"),
     "INSERT": Hostile("INSERT INTO messages SELECT * FROM messages", "only reads"),
@@ -191,11 +191,7 @@ class Server:
     def _peaks(self) -> list[int]:
         """Of the server, and of its engine, which may be another one than before."""
         server = self._serving.process.pid
-        children = list[int]()
-        for task in Path(f"/proc/{server}/task").iterdir():
-            with contextlib.suppress(FileNotFoundError):  # a thread that ended
-                children += map(int, (task / "children").read_text().split())
-        (engine,) = children
+        (engine,) = children(server)
         return [peak_bytes(server), peak_bytes(engine)]
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.suite.rounds import ROOT, busy_processes
+from tests.support.machines.processes import children, runs
 from tests.support.waiting import wait_until
 
 PASSES, FAILS, WAITS, LIMITED = (
@@ -50,22 +51,9 @@ def _in_the_background() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def children(pid: int) -> list[int]:
-    return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
-def wait_until_gone(pids: list[int]) -> None:
-    """A child that nobody waited for is a zombie until the system's first process does."""
-
-    def is_gone(pid: int) -> bool:
-        try:
-            stat = Path(f"/proc/{pid}/stat").read_text()
-        except (FileNotFoundError, ProcessLookupError):
-            return True
-        return stat.rpartition(")")[2].split()[0] == "Z"
-
+def wait_until_gone(pids: set[int]) -> None:
     for pid in pids:
-        wait_until(lambda pid=pid: is_gone(pid), f"the end of process {pid}")
+        wait_until(lambda pid=pid: not runs(pid), f"the end of process {pid}")
 
 
 def test_rounds_that_pass(tmp_path: Path) -> None:

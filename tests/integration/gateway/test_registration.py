@@ -56,9 +56,9 @@ def version_at(name_server: str, gateway: Gateway) -> DataVersion | None:
 
 
 def said_of(gateway: Gateway, text: str, names: Iterable[str]) -> bool:
-    """Whether the gateway has logged this of each of them; others may be late on a busy machine, and are logged too."""
+    """Whether the gateway has logged this once of each of them; others may be late on a busy machine, and are logged too."""
     lines = [line for line in gateway.log.read_text().splitlines() if text in line]
-    return all(any(name in line for line in lines) for name in names)
+    return all(sum(name in line for line in lines) == 1 for name in names)
 
 
 @pytest.fixture

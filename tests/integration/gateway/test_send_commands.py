@@ -107,6 +107,8 @@ def test_a_delayed_message_is_taken_back(gateway: Gateway) -> None:
     assert json.loads(run(gateway, "recall", "delay", row["recall_handle"], "--json").stdout) == [
         {"topic": "delay", "message_id": row["message_id"], "recalled": True}
     ]
+    due = datetime.now(UTC) + timedelta(hours=1)
+    assert sent(gateway, "delay", "never", "--deliver-at", due.isoformat())["recall_handle"]
     again = said(gateway, "recall", "delay", row["recall_handle"], status=1)
     assert "answered RecallMessage with BAD_REQUEST" in again
     told = run(gateway, "send", "delay", "never", "--delay", "1h").stdout.splitlines()
@@ -145,10 +147,12 @@ def test_a_transaction_is_committed_or_rolled_back(gateway: Gateway, client: Cli
     run(gateway, "topic", "create", name, "--type", "TRANSACTION")
     gone = sent(gateway, name, "gone", "--transaction", "rollback")
     kept = sent(gateway, name, "kept", "--transaction", "commit")
+    due = datetime.now(UTC) + timedelta(seconds=1)
     later = sent(gateway, name, "later", "--transaction", "commit", "--delay", "1s")
     assert [each["transaction"] for each in (gone, kept, later)] == ["rolled back", "committed", "committed"]
     assert {each["type"] for each in (gone, kept, later)} == {"TRANSACTION"}
     found = receive_all(client, name, name, 2, settle=True)
+    assert datetime.now(UTC) >= due
     assert sorted(each.body for each in found) == [b"kept", b"later"]
     for row, resolution, code in (
         (kept, pb.COMMIT, pb.OK),

@@ -33,7 +33,7 @@ from tests.suite.evidence import EVIDENCE
 from tests.support.lakes.checks import assert_exact, rows
 from tests.support.lakes.maintained import reput
 from tests.support.logs.raw import Raw, log_of, message, poison, properties
-from tests.support.machines.children import descendants
+from tests.support.machines.processes import descendants, of_process
 from tests.support.spark.hosted_driver import state
 from tests.support.spark.reput_runs import reput_once
 from tests.support.waiting import wait_until
@@ -94,15 +94,9 @@ def write_poison(store: Path) -> set[str]:
 
 def memory_of_workers() -> list[int]:
     """The most that each Python process of Spark had which is still there: Spark keeps one for a minute, and uses it again."""
-    found = []
-    for pid in descendants(os.getpid()):
-        try:
-            if b"pyspark.daemon" in Path(f"/proc/{pid}/cmdline").read_bytes():
-                most = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
-                found.append(int(most[1]) << 10 if most else 0)
-        except OSError:
-            continue  # it ended meanwhile
-    return found
+    workers = [pid for pid in descendants(os.getpid()) if "pyspark.daemon" in of_process(pid, "cmdline")]
+    most = [re.search(r"VmHWM:\s+(\d+) kB", of_process(pid, "status")) for pid in workers]
+    return [int(found[1]) << 10 for found in most if found]
 
 
 def test_every_table_is_exact_and_a_second_run_adds_nothing(filled: Filled) -> None:

@@ -25,7 +25,7 @@ from structured_streaming.tables import TABLES
 from tests.suite.evidence import LONG
 from tests.support.brokers.scraped import Numbers, metrics_url, once_it_says, value
 from tests.support.lakes.checks import assert_exact, rows
-from tests.support.machines.children import children
+from tests.support.machines.processes import jvm_below
 from tests.support.waiting import LIMIT_S
 
 WHOLE = ("lakebroker_reput_phase_seconds_count", frozenset({("phase", "whole")}))
@@ -113,10 +113,7 @@ def test_metrics_go_on_when_the_jvm_dies(tmp_path: Path) -> None:
     with Reput(lake, tmp_path / "reput.log", "--store", str(store), "--metrics-port", "0") as reput:
         url = metrics_url(reput)
         has(500)
-        (jvm,) = [
-            pid for pid in children(reput.process.pid) if Path(f"/proc/{pid}/comm").read_text() == "java\n"
-        ]
-        os.kill(jvm, signal.SIGKILL)
+        os.kill(jvm_below(reput.process.pid), signal.SIGKILL)
         written(tmp_path / "store", "broker-a", 50)
         numbers = has(550)
         assert value(numbers, "lakebroker_reput_spark_restarts_total") == 1

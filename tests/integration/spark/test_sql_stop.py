@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import re
 import select
 import signal
 import subprocess
@@ -22,7 +23,7 @@ from broker_gateway.cli.sql_session import run_text
 from lakebroker_testing.gateway import ROOT, command
 from tests.suite.evidence import LONG
 from tests.support.lakes.empty import empty_lake
-from tests.support.machines.children import children
+from tests.support.machines.processes import children, jvm_below, of_process, threads
 from tests.support.waiting import wait_until
 
 PATIENCE_S = 200.0
@@ -51,9 +52,8 @@ def test_a_signal_cancels_the_statement(spark: SparkSession, number: signal.Sign
         run_text(of_spark(spark, Form("csv", escape=True), None, write=False), ENDLESS)
     pressing.join()
     assert stopped.value.status == 128 + number
-    wait_until(
-        lambda: not tracker.getActiveJobsIds(), "the end of the job"
-    )  # it is told on a thread of its own
+    # Spark reports the end of a job on another thread
+    wait_until(lambda: not tracker.getActiveJobsIds(), "the end of the job")
 
 
 def started(*arguments: str) -> subprocess.Popen[str]:
@@ -197,24 +197,14 @@ def test_ctrl_c_leaves_the_interactive_session_as_it_was(lake: Path) -> None:
 
 def runs_a_task(jvm: int) -> bool:
     """Whether a thread of Spark's executor has the processor, or waits for it."""
-    for thread in Path(f"/proc/{jvm}/task").iterdir():
-        try:
-            name, _, state = (thread / "stat").read_text().partition("(")[2].rpartition(") ")
-        except (FileNotFoundError, ProcessLookupError):  # it has ended
-            continue
-        if name.startswith("Executor task") and state[0] == "R":
-            return True
-    return False
+    stats = (of_process(jvm, f"task/{thread}/stat") for thread in threads(jvm))
+    return any(re.search(r"\(Executor task.*\) R ", stat) for stat in stats)
 
 
 def is_told_to_end(stopped: int) -> bool:
     """Whether SIGTERM awaits a stopped process, or it is gone."""
-    try:
-        status = Path(f"/proc/{stopped}/status").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return True
-    (pending,) = [line.split()[1] for line in status.splitlines() if line.startswith("ShdPnd:")]
-    return bool(int(pending, 16) >> (signal.SIGTERM - 1) & 1)
+    pending = re.search(r"^ShdPnd:\s+(\w+)", of_process(stopped, "status"), re.M)
+    return pending is None or bool(int(pending[1], 16) >> (signal.SIGTERM - 1) & 1)
 
 
 @LONG  # a JVM of its own; in the JVM that is there a signal cancels above, and what a second one does: `test_interruptible.py`
@@ -226,13 +216,12 @@ def test_ctrl_c_leaves_a_session_of_spark_as_it_was_and_ends_one_whose_jvm_hangs
     ):
         use_interactively(terminal, "spark")
         terminal.type(f"{ENDLESS};\n")
-        (jvm,) = [pid for pid in children(process.pid) if Path(f"/proc/{pid}/comm").read_text() == "java\n"]
+        jvm = jvm_below(process.pid)
         # a JVM that hangs before the statement does is not what is tried
         wait_until(lambda: runs_a_task(jvm), "a task")
         os.kill(jvm, signal.SIGSTOP)
-        while process.poll() is None and not is_told_to_end(
-            jvm
-        ):  # from the second on; ctrl-C that come at once are one
+        # from the second on; ctrl-C that come at once are one
+        while process.poll() is None and not is_told_to_end(jvm):
             terminal.type("\x03")
             with suppress(subprocess.TimeoutExpired):
                 process.wait(0.5)

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 from lakebroker_testing.gateway import ProcessError
+from tests.support.machines.processes import runs
 
 _ALONE = """set -e
 mount --bind "$3" "$1"
@@ -51,7 +52,7 @@ class Host:
     def kill(self) -> None:
         """SIGKILL for all its processes, as a host that is gone; who started them collects them."""
         until = time.monotonic() + _END_S
-        while found := [each for each in self.processes() if _runs(each)]:
+        while found := [each for each in self.processes() if runs(each)]:
             if time.monotonic() > until:
                 raise ProcessError(f"processes {found} of host {self.name} do not end")
             for each in found:
@@ -128,15 +129,6 @@ class Hosts:
         """A link of this machine's, whose other end is a port of the switch."""
         _ip("link", "add", link, "type", "veth", "peer", "name", port, "netns", self._switch)
         _ip("-n", self._switch, "link", "set", port, "master", "switch", "up")
-
-
-def _runs(process: int) -> bool:
-    """Whether it has not ended, also when nobody collected it yet."""
-    try:
-        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return state not in "ZX"
 
 
 def _ip(*arguments: str) -> str:

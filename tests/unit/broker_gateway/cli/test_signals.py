@@ -5,24 +5,24 @@ from __future__ import annotations
 import contextlib
 import signal
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 
 import pytest
 from pydantic import BaseModel, field_serializer
 from pydantic_core import PydanticSerializationError
 
-from broker_gateway.cli.signals import Signalled, first_signal_raised, raised_signals, signals_held
+from broker_gateway.cli.signals import Signalled, raised_signals, signals_held
 
 
 def test_signals_behind_the_first_are_noted_and_raise_nothing() -> None:
     before = signal.getsignal(signal.SIGTERM)
-    with first_signal_raised() as came:
+    with raised_signals(first_alone=True) as came:
         with pytest.raises(Signalled, match="SIGTERM") as stopped:
             signal.raise_signal(signal.SIGTERM)
         signal.raise_signal(signal.SIGINT)
         signal.raise_signal(signal.SIGTERM)
         assert [each.status for each in came] == [143, 130, 143]
-        stopped.value.answered = True
+        assert stopped.value is came[0]
+        came[-1].answered = True
     assert signal.getsignal(signal.SIGTERM) is before
 
 
@@ -63,11 +63,9 @@ def test_the_error_of_a_library_that_chains_the_signal_is_none_of_ours() -> None
         raise_instead()
 
 
-@pytest.mark.parametrize("raising", [raised_signals, first_signal_raised])
-def test_a_signal_that_a_library_wraps_leaves_as_the_signal(
-    raising: Callable[[], AbstractContextManager[object]],
-) -> None:
-    with pytest.raises(Signalled, match="SIGTERM") as stopped, raising():
+@pytest.mark.parametrize("first_alone", [False, True])
+def test_a_signal_that_a_library_wraps_leaves_as_the_signal(*, first_alone: bool) -> None:
+    with pytest.raises(Signalled, match="SIGTERM") as stopped, raised_signals(first_alone=first_alone):
         Written().model_dump_json()
     assert isinstance(stopped.value.__cause__, PydanticSerializationError)
 
@@ -78,11 +76,9 @@ def go_on_in_spite_of_a_signal(came: list[Signalled]) -> None:
     assert [each.status for each in came] == [143]
 
 
-@pytest.mark.parametrize("raising", [raised_signals, first_signal_raised])
-def test_a_signal_that_a_library_swallows_leaves_at_the_end(
-    raising: Callable[[], AbstractContextManager[list[Signalled]]],
-) -> None:
-    with pytest.raises(Signalled, match="SIGTERM"), raising() as came:
+@pytest.mark.parametrize("first_alone", [False, True])
+def test_a_signal_that_a_library_swallows_leaves_at_the_end(*, first_alone: bool) -> None:
+    with pytest.raises(Signalled, match="SIGTERM"), raised_signals(first_alone=first_alone) as came:
         go_on_in_spite_of_a_signal(came)
 
 

@@ -1,0 +1,46 @@
+"""Processes as /proc has them, which may end at any moment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def of_process(pid: int, name: str) -> str:
+    """A file below /proc/PID; empty when the process or thread has ended."""
+    try:
+        return Path(f"/proc/{pid}", name).read_text(errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
+def threads(pid: int) -> list[int]:
+    """Those of a process; none when it has ended."""
+    try:
+        return [int(task.name) for task in Path(f"/proc/{pid}/task").iterdir()]
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+
+
+def runs(pid: int) -> bool:
+    """Whether it has not ended. One that nobody has waited for is a zombie until the system's first process does."""
+    state = of_process(pid, "stat").rpartition(")")[2].split()
+    return bool(state) and state[0] not in "ZX"
+
+
+def children(pid: int) -> set[int]:
+    """Processes that a process started."""
+    return {
+        int(each) for thread in threads(pid) for each in of_process(pid, f"task/{thread}/children").split()
+    }
+
+
+def descendants(pid: int) -> set[int]:
+    """Processes that a process started, and those that they did."""
+    started = children(pid)
+    return {*started, *(below for each in started for below in descendants(each))}
+
+
+def jvm_below(pid: int) -> int:
+    """The one JVM that a process started."""
+    (jvm,) = [each for each in children(pid) if of_process(each, "comm") == "java\n"]
+    return jvm
