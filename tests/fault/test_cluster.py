@@ -12,7 +12,7 @@ import pytest
 from lakebroker_testing.gateway import Gateway, NameServer
 from lakebroker_testing.official_client import OfficialClient, OfficialClientError
 from tests.suite.evidence import EVIDENCE
-from tests.support.brokers.clusters import routes
+from tests.support.brokers.clusters import QUICK, routes
 from tests.support.brokers.gateways import create
 from tests.support.waiting import wait_until
 
@@ -31,6 +31,7 @@ def gateways(tmp_path: Path) -> Iterator[list[Gateway]]:
                     brokerName=name,
                     namesrvAddr=name_server.address,
                     listenPort="0",
+                    **QUICK,
                 )
             )
             for name in NAMES

@@ -39,6 +39,8 @@ from tests.support.spark.notebook_runs import Notebooks, Ran, notebooks, run_in_
 pytestmark = pytest.mark.timeout(1800)
 NAMES = sorted(path.stem for path in (ROOT / "notebooks").glob("*.ipynb"))
 SCHEMA = "lake_of_notebooks"
+IN_SCHEMA = {name: TABLES[name] for name in ("consume_queue", "messages", "reput_progress", "upkeep")}
+"""What the one notebook over a catalog reads; that all tables of one are described: the unit tests of `sizes`."""
 IN_KERNEL = "message_by_key"
 """What runs over the empty lake without a session that was there before, instead of beside one."""
 NEW_KEY = "it's-\\'new\\\\-$1"
@@ -78,11 +80,15 @@ class Session:
 def session(spark: SparkSession, lake: Path) -> Iterator[Session]:
     own = spark.newSession()
     own.sql(f"CREATE SCHEMA {SCHEMA}")
-    for name in TABLES:
+    for name in IN_SCHEMA:
         own.sql(f"CREATE TABLE {SCHEMA}.{name} USING delta LOCATION '{lake}/{name}'")
     own.conf.set("spark.sql.session.timeZone", "America/New_York")
     own.sql("SELECT 'mine' AS whose").createOrReplaceTempView("messages")
-    with patch("structured_streaming.catalog.lake_tables._check_kept"):  # this catalog ends with the JVM
+    with (
+        patch("structured_streaming.catalog.lake_tables._check_kept"),  # this catalog ends with the JVM
+        patch("structured_streaming.catalog.lake_tables.TABLES", IN_SCHEMA),
+        patch("structured_streaming.notebooks.sizes.TABLES", IN_SCHEMA),
+    ):
         yield Session(own, Widgets())
     own.sql(f"DROP SCHEMA {SCHEMA} CASCADE")
 
@@ -341,7 +347,7 @@ def test_capacity_is_what_the_tables_hold_and_the_cost_follows(
         topic: pytest.approx(sum(float(size) for other, _, size in by_day if other == topic))
         for topic in {topic for topic, _, _ in by_day}
     }
-    files = {name: [path.stat().st_size for path in (lake / name).glob("*.parquet")] for name in TABLES}
+    files = {name: [path.stat().st_size for path in (lake / name).glob("*.parquet")] for name in IN_SCHEMA}
     assert bars(drawn["tables_figure"]) == {
         f"{name} ({len(sizes)} files)": sum(sizes) for name, sizes in files.items() if sizes
     }

@@ -93,7 +93,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Promethe
     with Gateway(folder / "gateway", **options) as gateway:
         client = Client(gateway.address)
         traffic = Traffic(client)
-        arguments = ("--brokers", gateway.address, "--metrics-port", "0", "--trigger", "2s")
+        arguments = ("--brokers", gateway.address, "--metrics-port", "0", "--trigger", "5s")
         with Reput(lake, folder / "reput.log", *arguments) as reput:
             of_reput = metrics_url(reput).removeprefix("http://").removesuffix("/metrics")
             targets = {"lakebroker": [f"127.0.0.1:{gateway.metrics_port}"], "reput": [of_reput]}

@@ -47,7 +47,6 @@ def test_a_log_that_spark_wrote_to_forgets_too_and_an_open_session_reads_the_new
     def count(table: str) -> int:
         return spark.read.format("delta").load(f"{lake.lake}/{table}").count()
 
-    spark.sql(f"OPTIMIZE delta.`{index}`").collect()
     lake.write(1)
     lake.remember()
     spark.sql(f"OPTIMIZE delta.`{index}`").collect()

@@ -17,8 +17,8 @@ from structured_streaming.provided_session import beside
 from structured_streaming.reput import run_reput
 from structured_streaming.reput_options import ReputOptions
 from structured_streaming.sql import lake_session, query
+from tests.support.lakes.maintained import reput
 from tests.support.spark.hosted_driver import state
-from tests.support.spark.reput_runs import reput_once
 from tests.support.waiting import LIMIT_S
 
 
@@ -96,7 +96,7 @@ def test_sql_is_asked_beside_it(spark: SparkSession, tmp_path: Path) -> None:
     """In UTC, with the options that were set; views of the same name and the time zone stay the driver's."""
     with LogWriter(tmp_path / "store") as writer:
         writer.messages(3)
-    reput_once(spark, tmp_path / "lake", writer.folder)
+    reput(writer.folder, tmp_path / "lake")
     zone = spark.conf.get("spark.sql.session.timeZone")
     spark.range(7).createOrReplaceTempView("messages")
     try:

@@ -19,7 +19,7 @@ from broker_gateway.cli.main import app
 from lakebroker_testing.logs import LogWriter
 from structured_streaming import reput_query
 from structured_streaming.reput_options import ReputOptions
-from tests.suite.evidence import LONG
+from tests.suite.evidence import EVIDENCE, LONG
 from tests.support.lakes.empty import empty_lake
 from tests.support.spark.reput_runs import RunningReput
 from tests.support.waiting import wait_until
@@ -43,6 +43,8 @@ FIELDS: list[dict[str, Any]] = [
     },
 ]
 """What each version of the schema adds."""
+FIRST = 1 if EVIDENCE else 2
+"""The version that is declared first: each has the query begin again."""
 
 
 def schema(version: int) -> dict[str, Any]:
@@ -76,7 +78,7 @@ def declare(folder: Path, lake: Path, version: int, *more: str) -> str:
     file = folder / f"order-{version}.json"
     file.write_text(json.dumps(schema(version)))
     said = run("typed", "add", TOPIC, "--schema", str(file), "--lake", str(lake), *more)
-    assert f"{TABLE}: schema {version} of topic {TOPIC} is declared" in said
+    assert f"{TABLE}: schema {version - FIRST + 1} of topic {TOPIC} is declared" in said
     return said
 
 
@@ -135,6 +137,7 @@ def test_counts_of_typed_rows_and_reasons_are_those_of_the_messages(
     spark: SparkSession, tmp_path: Path, often: None, sink: str
 ) -> None:
     versions = len(FIELDS)
+    declared = versions - FIRST + 1
     store, lake = tmp_path / "store", empty_lake(str(tmp_path / "lake")).path
     options = ReputOptions(str(lake), store=str(store), sink=sink, target_freshness_s=0.0)
     sent: dict[bytes, int] = {}
@@ -154,12 +157,12 @@ def test_counts_of_typed_rows_and_reasons_are_those_of_the_messages(
                 else:
                     bad += 1
 
-    send(1, 200)  # before anybody knows of a schema
+    send(FIRST, 200)  # before anybody knows of a schema
     with RunningReput(spark, options) as reput:
         wait_for_rows(lake, "messages", 200, reput)
-        said = declare(tmp_path, lake, 1, "--from-beginning")
+        said = declare(tmp_path, lake, FIRST, "--from-beginning")
         assert "rows of what the lake had" in said
-        for version in range(1, versions):
+        for version in range(FIRST, versions):
             send(version, 200)
             wait_for_rows(lake, TABLE, number, reput)
             declare(tmp_path, lake, version + 1)
@@ -168,7 +171,7 @@ def test_counts_of_typed_rows_and_reasons_are_those_of_the_messages(
 
     messages = {row["physical_offset"]: row for row in held(lake, "messages") if row["topic"] == TOPIC}
     typed = held(lake, TABLE)
-    assert len(typed) == len(messages) == number == 200 + 200 * versions
+    assert len(typed) == len(messages) == number == 200 * (declared + 1)
     assert {row["physical_offset"] for row in typed} == messages.keys()
     assert sum(row["reason"] is not None for row in typed) == bad == number // 100
     wanted = expected(sent)
@@ -183,7 +186,7 @@ def test_counts_of_typed_rows_and_reasons_are_those_of_the_messages(
         found = {"id": row["id"], "name": row["name"], "lines": row.get("lines"), "at": at}
         assert found == wanted[message["body"]]
     # a batch that is read again may fit a newer one
-    assert {row["schema_version"] for row in typed} >= {1, versions}
+    assert {row["schema_version"] for row in typed} >= {1, declared}
     progress = rows(lake, "reput_progress")
     assert any(TABLE in dict(row["table_versions"]) for row in progress)
     listed = json.loads(run("typed", "list", "--lake", str(lake), "--json"))
@@ -192,7 +195,7 @@ def test_counts_of_typed_rows_and_reasons_are_those_of_the_messages(
             "topic": TOPIC,
             "table": TABLE,
             "format": "json",
-            "schemas": versions,
+            "schemas": declared,
             "state": "active",
             "bytes_behind": 0,
         }

@@ -27,6 +27,11 @@ MINUTES = 40
 PARTS = (0.0, 0.001, 0.07, 0.5, 0.9, 0.99, 0.999, 1.0)
 LIMITS_MS = (0.0005, 0.5, 1.0, 1.04, 20.0, 1e6)
 MOST = (1 << 63) - 1
+_QUANTILES = [f"latency_quantile(array_agg(latency), {part!r}) AS q{at}" for at, part in enumerate(PARTS)]
+_SHARES = [f"latency_below(array_agg(latency), {limit!r}) AS b{at}" for at, limit in enumerate(LIMITS_MS)]
+ANSWERS = f"""SELECT topic, latency_count(array_agg(latency)) AS calls, latency_mean(array_agg(latency)) AS mean,
+    {", ".join(_QUANTILES + _SHARES)} FROM stats GROUP BY topic ORDER BY topic"""
+"""Every function's answer for every topic."""
 
 
 def latencies_ms() -> dict[str, list[list[float]]]:
@@ -91,15 +96,7 @@ def sketch_lake(folder: Path) -> None:
 
 def check_answers(ask: Ask) -> None:
     """Every function's answer for every topic, beside what the latencies say."""
-    columns = [f"latency_quantile(array_agg(latency), {part!r}) AS q{at}" for at, part in enumerate(PARTS)]
-    columns += [
-        f"latency_below(array_agg(latency), {limit!r}) AS b{at}" for at, limit in enumerate(LIMITS_MS)
-    ]
-    rows = ask(
-        f"""SELECT topic, latency_count(array_agg(latency)) AS calls, latency_mean(array_agg(latency)) AS mean,
-        {", ".join(columns)} FROM stats GROUP BY topic"""
-    )
-    found = {row["topic"]: row for row in rows}
+    found = {row["topic"]: row for row in ask(ANSWERS)}
     for topic, minutes in latencies_ms().items():
         row, exact = found[topic], sorted(max(value, 1e-3) for minute in minutes for value in minute)
         assert row["calls"] == len(exact)
