@@ -119,9 +119,9 @@ def test_hostile_bodies_are_answered_and_memory_is_bounded(
         await witness.look()
         forget_peak(fed.process)
         before = memory_mib(fed.process)
-        client = RemotingClient()
+        client, body = RemotingClient(), BOMBS[kind]
         for code in _CODES:
-            command = Command(code, {}, BOMBS[kind])
+            command = Command(code, {}, body)
             answer = await client.invoke(f"127.0.0.1:{fed.remoting_port}", command, LIMIT_S)
             assert answer.code in (ResponseCode.SYSTEM_ERROR, ResponseCode.INVALID_PARAMETER)
             assert answer.remark is not None

@@ -17,6 +17,8 @@ T = TypeVar("T")
 LIMIT_S = 300.0 * FACTOR
 """Far longer than anything takes, and shorter than pytest's limit for a test, so that the failure names the condition."""
 _EVERY_S = 0.02
+_SELDOM_S = 0.1
+"""Between looks in the end: many take both sides some milliseconds of a processor that the condition needs."""
 
 
 def wait_until(
@@ -32,6 +34,7 @@ def wait_until(
             f"{what() if callable(what) else what} did not come in {limit_s} s"
         )
         time.sleep(every_s)
+        every_s = _later(every_s)
     return found
 
 
@@ -53,6 +56,11 @@ async def until(
             f"{what() if callable(what) else what} did not come in {limit_s} s"
         )
         await asyncio.sleep(every_s)
+        every_s = _later(every_s)
+
+
+def _later(every_s: float) -> float:
+    return max(every_s, min(1.4 * every_s, _SELDOM_S))
 
 
 class LoopClock:

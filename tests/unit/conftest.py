@@ -10,10 +10,14 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.suite.evidence import EVIDENCE
+from tests.suite.evidence import EVIDENCE, rounds
 
 settings.register_profile(
-    "lakebroker", deadline=None, derandomize=not EVIDENCE, suppress_health_check=[HealthCheck.too_slow]
+    "lakebroker",
+    deadline=None,
+    derandomize=not EVIDENCE,
+    max_examples=rounds(40, 100),
+    suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("lakebroker")
 

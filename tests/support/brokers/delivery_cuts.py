@@ -41,7 +41,7 @@ def cuts(machine: DeliveryMachine, folder: Path) -> int:
         ends.append(at)
     copy_at_rest(machine.broker.root, image)
     machine.broker.__exit__(AssertionError, None, None)
-    for end in sample(ends, 4):
+    for end in sample(ends, 8):
         later = next((number for number, each in enumerate(moments) if each.log_end > end), len(moments))
         if later == 0:
             continue  # the topic and its groups are being made

@@ -11,7 +11,7 @@ from lakebroker_testing.faults import FaultyStore
 from lakebroker_testing.logs import HOST
 from store.opening import StoreOptions
 
-BATCH_BYTES = 3_000
+BATCH_BYTES = 10_000
 """What a lake is made of has several batches."""
 
 

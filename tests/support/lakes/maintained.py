@@ -13,12 +13,15 @@ from deltalake import DeltaTable
 from lakebroker_testing.logs import LogWriter
 from store.log_reader import LogReader
 from store.log_source import FolderLog
-from structured_streaming.commit.delta_commit import DeltaCommitSink, LakeProgress
+from structured_streaming.commit.delta_commit import DeltaCommitSink
+from structured_streaming.commit.ends import Ends, FollowedEnds
 from structured_streaming.commit.sink import AfterStep, no_step
+from structured_streaming.commit.table_log import TableLog
 from structured_streaming.source.log_range import LogRange
 from structured_streaming.staging.stage import stage
 from structured_streaming.staging.wanted import EVERYTHING, Wanted
-from structured_streaming.tables import TABLES
+from structured_streaming.storage.location import lake_folder
+from structured_streaming.tables import REPUT_PROGRESS, TABLES
 from tests.support.lakes import checks
 from tests.support.lakes.copies import copy_folder
 from tests.support.lakes.empty import empty_lake
@@ -56,8 +59,7 @@ class ReputLake:
     def batches(self) -> list[tuple[int, int]]:
         """What is not in the lake yet, in batches."""
         reader = self.reader
-        known = LakeProgress(self.location).offsets
-        start = known.get((reader.broker, reader.log_id), reader.min_offset)
+        start = ends(self.location).get((reader.broker, reader.log_id), reader.min_offset)
         if start == reader.readable_offset:
             return []
         return list(itertools.pairwise(reader.split(start, reader.readable_offset, self._batch_bytes)))
@@ -88,6 +90,12 @@ class ReputLake:
         }
 
 
+def ends(location: str) -> Ends:
+    """How far each log is in a lake; none of the other tables is opened."""
+    folder = lake_folder(location)
+    return FollowedEnds(folder).at(TableLog(folder.child(REPUT_PROGRESS.name)))
+
+
 def reput(
     store: Path,
     lake: Path | str,
@@ -98,10 +106,11 @@ def reput(
     """Commits to a lake, which is made where there is none, what it has not of the log in `store`."""
     location = str(lake)
     empty_lake(location)
-    log, sink = FolderLog(store), DeltaCommitSink(location, after_step, wanted)
+    log = FolderLog(store)
     state = log.describe()
-    known = LakeProgress(location).offsets.get((state.broker, state.log_id), state.start)
+    known = ends(location).get((state.broker, state.log_id), state.start)
     if known < state.end:
+        sink = DeltaCommitSink(location, after_step, wanted)
         for start, end in itertools.pairwise(log.split(state.log_id, known, state.end, batch_bytes)):
             size = state.segment_size
             part = LogRange("store:x", state.broker, state.log_id, start, end, state.end, segment_size=size)

@@ -21,7 +21,7 @@ from lakebroker_pb.lakebroker.journal.v1 import journal_pb2 as pb
 from lakebroker_testing.logs import BORN_MS, LogWriter
 from store.log_source import FolderLog
 from store.scan import scan
-from structured_streaming.commit.delta_commit import DeltaCommitSink, LakeProgress
+from structured_streaming.commit.delta_commit import DeltaCommitSink
 from structured_streaming.commit.erasures_log import add_erased
 from structured_streaming.commit.table_log import TableLog
 from structured_streaming.commit.typed_fill import fill
@@ -38,7 +38,7 @@ from structured_streaming.tables import DATA_TABLES, TABLES
 from structured_streaming.typed.declaration import JSON, Declaration, Schema
 from tests.support.lakes import checks
 from tests.support.lakes.copies import copy_folder
-from tests.support.lakes.maintained import reput
+from tests.support.lakes.maintained import ends, reput
 
 TOPIC, TYPED = "people", "typed_people"
 WITH_MESSAGES = ("consume_queue", "message_index", "messages")
@@ -102,7 +102,7 @@ class MarkedLake:
         """Of what the lake has not of the log: staged, as one batch, and not committed."""
         log = FolderLog(self.store)
         state = log.describe()
-        start = LakeProgress(self.location).offsets[state.broker, state.log_id]
+        start = ends(self.location)[state.broker, state.log_id]
         part = LogRange(
             "store:x",
             state.broker,

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from structured_streaming.commit.delta_commit import DeltaCommitSink, LakeProgress
+from structured_streaming.commit.delta_commit import DeltaCommitSink
 from structured_streaming.commit.report import BatchReport
 from structured_streaming.lake import create_tables
 from structured_streaming.reput_source import ReputDataSource
 from structured_streaming.staging.wanted import Wanted
 from structured_streaming.typed.declaration import Declaration, packed
+from tests.support.lakes.maintained import ends
 from tests.support.waiting import LIMIT_S
 
 
@@ -44,7 +45,7 @@ class StreamedLake:
 
     def reach(self, end: int) -> None:
         """Batches until the lake has everything below `end`."""
-        while max(LakeProgress(self._lake).offsets.values(), default=0) < end:
+        while max(ends(self._lake).values(), default=0) < end:
             self.batch()
 
     def stop(self) -> None:

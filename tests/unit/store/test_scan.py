@@ -278,7 +278,7 @@ def test_more_records_than_one_block_of_the_walk() -> None:
     assert found.queue_offset[-1] == 32_999
 
 
-@settings(max_examples=rounds(100, 300), deadline=None)
+@settings(max_examples=rounds(40, 300), deadline=None)
 @given(st.data())
 def test_damaged_logs_never_raise_and_what_is_kept_was_written(data: st.DataObject) -> None:
     bodies = data.draw(st.lists(st.binary(max_size=60), min_size=1, max_size=6))
@@ -307,7 +307,7 @@ def test_damaged_logs_never_raise_and_what_is_kept_was_written(data: st.DataObje
         assert (ends >= 0).all()
 
 
-@settings(max_examples=rounds(100, 300), deadline=None)
+@settings(max_examples=rounds(40, 300), deadline=None)
 @given(st.binary(max_size=500), st.sampled_from(["range", "tail"]), st.booleans(), st.integers(0, 1 << 50))
 def test_any_bytes_behind_a_magic_code_never_raise(data: bytes, mode: Any, crc: bool, base: int) -> None:
     start = struct.pack(">iIiiiqqi", 60 + len(data), 0xDAA320A7, 0, 0, 0, 0, base, data[0] if data else 0)
@@ -324,7 +324,7 @@ PARTS = st.lists(
 ).map(b"".join)
 
 
-@settings(max_examples=rounds(100, 300), deadline=None)
+@settings(max_examples=rounds(40, 300), deadline=None)
 @given(st.lists(PARTS, min_size=1, max_size=5))
 @example([b"KEYS\x01\x02KEYS\x01"])
 @example([b"KEYS\x01a\x02KEYS\x01\x02KEYS\x01 \x02"])

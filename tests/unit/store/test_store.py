@@ -93,7 +93,7 @@ def test_a_tail_torn_at_any_byte_ends_at_the_last_whole_record() -> None:
         assert found.next_offset == (len(data) if torn_crc_only else starts[2])
 
 
-@settings(max_examples=rounds(100, 300), deadline=None)
+@settings(max_examples=rounds(40, 300), deadline=None)
 @given(st.binary(max_size=600), st.sampled_from(["range", "tail"]))
 def test_scan_of_anything_ends_and_never_raises(data: bytes, mode: Any) -> None:
     found = scan(data, 0, mode=mode)
@@ -101,7 +101,7 @@ def test_scan_of_anything_ends_and_never_raises(data: bytes, mode: Any) -> None:
     assert len(found) + len(found.bad_reason) <= max(len(data), 1)
 
 
-@settings(max_examples=rounds(100, 200), deadline=None)
+@settings(max_examples=rounds(40, 200), deadline=None)
 @given(
     st.lists(
         st.tuples(

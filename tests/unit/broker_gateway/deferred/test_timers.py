@@ -570,5 +570,5 @@ class TimerMachine(RuleBasedStateMachine):
                 assert due <= self.broker.clock.now_ms
 
 
-TimerMachine.TestCase.settings = settings(max_examples=rounds(5, 150), stateful_step_count=25, deadline=None)
+TimerMachine.TestCase.settings = settings(max_examples=rounds(3, 150), stateful_step_count=25, deadline=None)
 TestTimers = TimerMachine.TestCase

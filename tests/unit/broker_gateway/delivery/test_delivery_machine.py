@@ -87,8 +87,8 @@ def in_order(machine: DeliveryMachine) -> None:
 def test_an_error_at_every_call(
     everything: Callable[[DeliveryMachine], None], call: str, compiled: bool
 ) -> None:
-    """One at a time, then a crash. In short every sixth call, each time others by the kind of call."""
-    step = rounds(6, 1)
+    """One at a time, then a crash. In short every twelfth call, each time others by the kind of call."""
+    step = rounds(12, 1)
     number = CALLS.index(call) % step
     calls = number + 1
     while number < calls:

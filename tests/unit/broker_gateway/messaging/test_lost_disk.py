@@ -13,7 +13,7 @@ import pytest
 from broker_gateway.messaging.outcome import ServiceError
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_testing.messages import bodies
-from tests.suite.evidence import seeds
+from tests.suite.evidence import rounds, seeds
 from tests.support.brokers.with_lake import (
     LakeBroker,
     drain,
@@ -88,7 +88,7 @@ def test_a_lost_disk_loses_and_doubles_nothing_that_was_settled(broker: LakeBrok
     settled: list[int] = []
     sent = 0
     broker.reset("t", "g", 0, 0)
-    for round in range(4):
+    for round in range(rounds(2, 4)):
         for _ in range(chance.randrange(20, 60)):
             broker.send("t", b"%d" % sent)
             sent += 1
@@ -101,7 +101,7 @@ def test_a_lost_disk_loses_and_doubles_nothing_that_was_settled(broker: LakeBrok
             settled += [int(each.body) for each in done]
             if chance.random() < 0.3:
                 chance.choice([broker.restart, broker.crash, broker.retire])()
-        if round < 3:
+        if round < rounds(2, 4) - 1:
             lose_the_disk(broker)
             broker.advance(1)
     broker.advance(61)

@@ -344,4 +344,4 @@ class OrderedMachine(RuleBasedStateMachine):
 
 
 TestOrderedMachine = OrderedMachine.TestCase
-TestOrderedMachine.settings = settings(max_examples=rounds(5, 400), stateful_step_count=30, deadline=None)
+TestOrderedMachine.settings = settings(max_examples=rounds(3, 400), stateful_step_count=30, deadline=None)

@@ -355,4 +355,4 @@ class PriorityMachine(RuleBasedStateMachine):
 
 
 TestPriorityMachine = PriorityMachine.TestCase
-TestPriorityMachine.settings = settings(max_examples=rounds(5, 400), stateful_step_count=30, deadline=None)
+TestPriorityMachine.settings = settings(max_examples=rounds(3, 400), stateful_step_count=30, deadline=None)

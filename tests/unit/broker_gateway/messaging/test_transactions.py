@@ -605,6 +605,6 @@ class TransactionMachine(RuleBasedStateMachine):
 
 
 TransactionMachine.TestCase.settings = settings(
-    max_examples=rounds(5, 150), stateful_step_count=25, deadline=None
+    max_examples=rounds(3, 150), stateful_step_count=25, deadline=None
 )
 TestTransactions = TransactionMachine.TestCase

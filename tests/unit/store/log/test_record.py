@@ -62,7 +62,7 @@ def encoded(
     return b"".join(bytes(part) for part in parts)
 
 
-@settings(max_examples=rounds(100, 200), deadline=None)
+@settings(max_examples=rounds(40, 200), deadline=None)
 @given(
     record=st.builds(
         PendingRecord,
@@ -190,7 +190,7 @@ def test_wrong_fields_are_errors(position: int, value: bytes, message: str) -> N
         decode_record(data, 0, 0)
 
 
-@settings(max_examples=rounds(100, 300), deadline=None)
+@settings(max_examples=rounds(40, 300), deadline=None)
 @given(st.integers(0, 117), st.binary(min_size=1, max_size=8))
 def test_overwritten_bytes_decode_or_are_an_error(position: int, value: bytes) -> None:
     data = bytearray(encoded(pending()))

@@ -28,7 +28,7 @@ from structured_streaming.source.data_source import LakebrokerDataSource
 from structured_streaming.source.log_range import LogRange
 from structured_streaming.tables import DATA_TABLES, TABLES
 
-SMALL = str(8 << 10)
+SMALL = str(16 << 10)
 
 
 @pytest.fixture(scope="module")

@@ -16,6 +16,7 @@ from structured_streaming.typed.declaration import Schema
 from structured_streaming.typed.fields import SchemaError
 from structured_streaming.typed.json_bodies import JsonBodies
 from structured_streaming.typed.json_schema import JsonSchema
+from tests.suite.evidence import rounds
 
 UTC = datetime.UTC
 ORDER = {
@@ -218,7 +219,7 @@ def test_a_body_is_read_the_same_beside_any_others() -> None:
         alone[body] = (found.values.to_pylist()[0], found.versions[0], found.reasons[0])
     assert sum(version > 0 for _, version, _ in alone.values()) == len(FINE)
     rng = random.Random(7)
-    for _ in range(20):
+    for _ in range(rounds(5, 20)):
         rng.shuffle(bodies)
         found = made.decode(pa.array(bodies, pa.binary()))
         together = zip(found.values.to_pylist(), found.versions, found.reasons, strict=True)
@@ -266,7 +267,7 @@ def test_damaged_bodies_are_read_as_python_reads_them() -> None:
         b" ",
     ]
     bodies = []
-    for number in range(3000):
+    for number in range(rounds(1000, 3000)):
         body = b'{"id":%d,"s":"a}{b","l":[1,{"id":2}]}' % number
         for _ in range(rng.randrange(3)):
             at = rng.randrange(len(body) + 1)
