@@ -62,9 +62,8 @@ def pytest_collection_finish() -> None:
     notebook's shell before it begins."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(
-        10_000, 10, 20
-    )  # as a gateway has it: looking every 700 objects costs what it costs there
+    # as a gateway has it: a look every 700 objects costs here what it costs there
+    gc.set_threshold(10_000, 10, 20)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -46,11 +46,7 @@ def test_brokers_are_waited_for_as_long_as_it_takes(
     """The query ends too meanwhile, so that it is to start while nobody answers. That there is no end to it is in
     tests/unit/structured_streaming/test_reput.py."""
     for module, name, value in (
-        (
-            reput_query,
-            "RETRIES",
-            100,
-        ),  # also a host so busy that Spark does not wait for its Python is a failure
+        (reput_query, "RETRIES", 100),  # a host so busy that Spark does not wait for its Python is a failure
         (reput_query, "LONGEST_WAIT_S", 1.0),  # each start takes a new Python
         (reput_query, "SIGNAL_S", 0.0),
         (absence, "TELL_S", 0.0),

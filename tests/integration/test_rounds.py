@@ -51,7 +51,7 @@ def _in_the_background() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def wait_until_gone(pids: set[int]) -> None:
+def wait_until_gone(pids: list[int]) -> None:
     for pid in pids:
         wait_until(lambda pid=pid: not runs(pid), f"the end of process {pid}")
 

@@ -18,7 +18,7 @@ LIMIT_S = 300.0 * FACTOR
 """Far longer than anything takes, and shorter than pytest's limit for a test, so that the failure names the condition."""
 _EVERY_S = 0.02
 _SELDOM_S = 0.1
-"""Between looks in the end: many take both sides some milliseconds of a processor that the condition needs."""
+"""The longest pause between looks: a look may cost both sides milliseconds of a processor that the condition needs."""
 
 
 def wait_until(

@@ -27,11 +27,10 @@ def runs(pid: int) -> bool:
     return bool(state) and state[0] not in "ZX"
 
 
-def children(pid: int) -> set[int]:
-    """Processes that a process started."""
-    return {
-        int(each) for thread in threads(pid) for each in of_process(pid, f"task/{thread}/children").split()
-    }
+def children(pid: int) -> list[int]:
+    """Processes that a process started; those of a thread in the order of their start."""
+    lists = (of_process(pid, f"task/{thread}/children") for thread in threads(pid))
+    return [int(each) for found in lists for each in found.split()]
 
 
 def descendants(pid: int) -> set[int]:
