@@ -117,7 +117,7 @@ def test_sigkill_under_load(
     [
         ("SYNC_FLUSH", "http2"),
         pytest.param("ASYNC_FLUSH", "http2", marks=LONG),
-        pytest.param("ASYNC_FLUSH", "grpcio", marks=LONG),
+        ("ASYNC_FLUSH", "grpcio"),
         pytest.param("SYNC_FLUSH", "grpcio", marks=LONG),
     ],
 )

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from lakebroker_testing.logs import written
-from lakebroker_testing.ports import free_ports
 from structured_streaming import reput_query
 from structured_streaming.commit.report import BatchReport
 from structured_streaming.errors import LakeError, StoppedError
@@ -21,6 +20,7 @@ from structured_streaming.reput_options import ReputOptions
 from tests.suite.evidence import LONG
 from tests.support.lakes.checks import assert_exact
 from tests.support.lakes.streamed import stream
+from tests.support.peers.relay import Relay
 from tests.support.waiting import LIMIT_S, wait_until
 
 
@@ -59,8 +59,8 @@ def test_a_run_that_was_to_end_by_itself_says_what_it_reached(tmp_path: Path, nu
 @pytest.mark.usefixtures("spark")
 def test_a_run_that_could_not_read_all_says_so(tmp_path: Path) -> None:
     store, lake = written(tmp_path / "store", "broker-a", 500), tmp_path / "lake"
-    nobody = f"127.0.0.1:{free_ports(1)[0]}"
-    options = ReputOptions(str(lake), store=str(store), brokers=nobody, once=True)
-    with pytest.raises(LakeError, match=f"not everything was read: .*{nobody}"):
-        run_reput(options)
+    with Relay("", silent=True) as silent:
+        options = ReputOptions(str(lake), store=str(store), brokers=silent.address, once=True)
+        with pytest.raises(LakeError, match=f"not everything was read: .*{silent.address}"):
+            run_reput(options)
     assert assert_exact(lake, store)["messages"] == 500

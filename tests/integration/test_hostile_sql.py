@@ -315,11 +315,10 @@ def _cpu(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11])
 
 
-@LONG
 @pytest.mark.parametrize(
     ("statement", "limit"),
     [
-        pytest.param(ENDLESS, "a call has 60 s", id="while it is planned"),
+        pytest.param(ENDLESS, "a call has 60 s", id="while it is planned", marks=LONG),
         pytest.param(f"{ENDLESS[:-1]}' || range FROM range(1)", "a call has 5 s", id="while it runs"),
     ],
 )

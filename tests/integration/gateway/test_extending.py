@@ -100,7 +100,10 @@ def test_the_documented_example(tmp_path: Path, site: Path) -> None:
     assert "extension loaded" in gateway.log.read_text()
 
 
-def test_authenticators_interceptors_and_sinks(tmp_path: Path, site: Path, seen: Path) -> None:
+@pytest.mark.parametrize("transport", ["http2", "grpcio"])
+def test_authenticators_interceptors_and_sinks(
+    tmp_path: Path, site: Path, seen: Path, transport: str
+) -> None:
     install(
         site,
         "example_more",
@@ -111,7 +114,7 @@ def test_authenticators_interceptors_and_sinks(tmp_path: Path, site: Path, seen:
             "lakebroker.metrics_sinks": {"file": "example_more:Sink"},
         },
     )
-    with Gateway(tmp_path, **OPTIONS, lakeMetricsSinkInterval="200") as gateway:
+    with Gateway(tmp_path, transport=transport, **OPTIONS, lakeMetricsSinkInterval="200") as gateway:
         client = Client(gateway.address)
         with pytest.raises(grpc.RpcError, match="say the word") as error:
             client.send("t", b"x")

@@ -100,8 +100,9 @@ def test_unknown_methods_and_garbage_do_no_harm(gateway: Gateway, client: Client
     assert client.send(name, b"still here").status.code == pb.OK
 
 
-def test_health_and_reflection(tmp_path: Path) -> None:
-    with Gateway(tmp_path) as gateway, grpc.insecure_channel(gateway.address) as channel:
+@pytest.mark.parametrize("transport", ["http2", "grpcio"])
+def test_health_and_reflection(tmp_path: Path, transport: str) -> None:
+    with Gateway(tmp_path, transport=transport) as gateway, grpc.insecure_channel(gateway.address) as channel:
         health = health_pb2_grpc.HealthStub(channel)
         serving = health_pb2.HealthCheckResponse.SERVING
         for name in ("", "apache.rocketmq.v2.MessagingService"):

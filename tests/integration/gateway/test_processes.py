@@ -211,9 +211,10 @@ def test_a_folder_that_cannot_be_made_is_one_error() -> None:
     assert "the folder /dev/null/x cannot be used" in done.stderr
 
 
-def test_a_signal_to_the_process_group_stops_all_in_an_orderly_way(shared: Host) -> None:
+def test_a_signal_to_the_supervisor_alone_stops_all_in_an_orderly_way(shared: Host) -> None:
+    """Brokers see the end of their standard input."""
     brokers, before = shared.brokers(), len(shared.log.read_text())
-    os.killpg(shared.process.pid, signal.SIGINT)
+    shared.process.terminate()
     assert shared.process.wait(LIMIT_S) == 0
     assert shared.log.read_text()[before:].count(" stopped ") == 2
     assert not shared.ports.exists()
@@ -242,7 +243,7 @@ def open_files(pid: int) -> set[str]:
 
 
 def test_brokers_that_got_the_signal_already_are_let_end(with_name_server: Host) -> None:
-    """As in a control group, of a host so busy that the supervisor looks late."""
+    """As of ctrl-C in a terminal, or of a control group, on a host so busy that the supervisor looks late."""
     host = with_name_server
     first, second = host.brokers()
     with RawPeer(f"127.0.0.1:{first['grpc']}") as peer:  # the broker waits for its call
@@ -250,7 +251,7 @@ def test_brokers_that_got_the_signal_already_are_let_end(with_name_server: Host)
         peer.send(peer.request(1, method, None, ("x-mq-client-id", "c")))
         host.process.send_signal(signal.SIGSTOP)
         for each in (first, second, {"pid": host.process.pid}):
-            os.kill(each["pid"], signal.SIGTERM)
+            os.kill(each["pid"], signal.SIGINT)
         peer.until(lambda each: each.kind == GOAWAY)
         wait_until(lambda: not Path(f"/proc/{second['pid']}/fd/0").exists())  # a zombie at most
         assert Path(f"/proc/{first['pid']}").exists()

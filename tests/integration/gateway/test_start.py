@@ -107,9 +107,17 @@ def test_a_name_servers_port_that_is_taken(tmp_path: Path, taken: int) -> None:
     assert list(tmp_path.iterdir()) == [], "no store was made"
 
 
-@pytest.mark.parametrize("option", ["grpcBindAddress", "metricsPromExporterHost", "bindAddress"])
-def test_an_address_that_another_host_has(tmp_path: Path, option: str) -> None:
-    done = start(tmp_path, **{option: "203.0.113.1"})
+@pytest.mark.parametrize(
+    ("option", "transport"),
+    [
+        ("grpcBindAddress", "http2"),
+        ("grpcBindAddress", "grpcio"),
+        ("metricsPromExporterHost", "http2"),
+        ("bindAddress", "http2"),
+    ],
+)
+def test_an_address_that_another_host_has(tmp_path: Path, option: str, transport: str) -> None:
+    done = start(tmp_path, lakeTransport=transport, **{option: "203.0.113.1"})
     assert done.returncode == 255
     assert f"lakebroker: {option}=203.0.113.1 is not an address of this host" in done.stderr
     assert "give one of its IP addresses" in done.stderr

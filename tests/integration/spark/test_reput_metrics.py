@@ -41,21 +41,24 @@ def test_metrics_say_what_the_lake_holds_and_the_session_is_left_without_a_liste
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    store, lake = written(tmp_path / "store", "broker-a", 400), tmp_path / "lake"
+    """Runs after each other, as after the death of a JVM, count on."""
+    store, lake = tmp_path / "store", tmp_path / "lake"
     options = ReputOptions(str(lake), store=str(store), max_bytes=1 << 18, once=True)
     metrics, before = ReputMetrics(), listeners(spark)
     server, thread = serve_registry(metrics.registry, "127.0.0.1", 0, lambda app: app)
+    url = f"http://127.0.0.1:{server.server_port}/metrics"
     try:
-        undo = metrics.attached(spark)
-        assert listeners(spark) == before + 1
-        assert run_until_done(
-            spark, options, metrics.committed, FolderDestination(options), Stopping(), watch=metrics
-        )
-        progress = rows(lake, "reput_progress").to_pylist()
-        url = f"http://127.0.0.1:{server.server_port}/metrics"
-        numbers = once_it_says(url, lambda found: found[WHOLE] == len(progress))
-        undo()
-        assert listeners(spark) == before
+        for count in (350, 50):
+            written(store, "broker-a", count)
+            undo = metrics.attached(spark)
+            assert listeners(spark) == before + 1
+            assert run_until_done(
+                spark, options, metrics.committed, FolderDestination(options), Stopping(), watch=metrics
+            )
+            progress = rows(lake, "reput_progress").to_pylist()
+            numbers = once_it_says(url, lambda found, batches=len(progress): found.get(WHOLE) == batches)
+            undo()
+            assert listeners(spark) == before
     finally:
         server.shutdown()
         server.server_close()

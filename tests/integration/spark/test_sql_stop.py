@@ -54,6 +54,7 @@ def test_a_signal_cancels_the_statement(spark: SparkSession, number: signal.Sign
     assert stopped.value.status == 128 + number
     # Spark reports the end of a job on another thread
     wait_until(lambda: not tracker.getActiveJobsIds(), "the end of the job")
+    assert spark.range(3).count() == 3
 
 
 def started(*arguments: str) -> subprocess.Popen[str]:
