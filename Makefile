@@ -27,9 +27,10 @@ $(READY): pyproject.toml hatch_build.py $(shell find proto -name '*.proto')
 	@echo "Installing into $(VENV): 2.6 GB with Spark and what the tests need, some minutes"
 	@$(BIN)/python -c 'import pip' 2>/dev/null || "$(PYTHON)" -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --upgrade pip uv
-	@$(BIN)/python -m uv pip install --quiet --compile-bytecode --python $(BIN)/python --editable '.[dev]' || { \
+	@# one that was broken off left half of a package, which counts as installed
+	@rm -f $@; $(BIN)/python -m uv pip install --quiet $(if $(wildcard $@),,--reinstall) --compile-bytecode --python $(BIN)/python --editable '.[dev]' || { \
 		echo "uv could not install it; pip tries, which has settings of its own for mirrors and certificates" >&2; \
-		$(BIN)/python -m pip install --quiet --editable '.[dev]'; }
+		$(BIN)/python -m pip install --quiet $(if $(wildcard $@),,--force-reinstall) --editable '.[dev]'; }
 	@$(BIN)/python -m compileall -q broker_gateway store structured_streaming lakebroker_testing demo tests/support tests/suite
 	@touch $@
 

@@ -12,6 +12,7 @@ import contextlib
 import errno
 import functools
 import json
+import math
 import os
 import resource
 import select
@@ -45,6 +46,8 @@ _PRELOADED = (
 _MOST_BYTES = 1 << 20
 """Of a request: arguments and environment. Linux allows a command little more."""
 _STREAMS = 3
+_LOOK_S = 0.2
+"""Between two looks at a status that another thread may have read meanwhile."""
 
 
 def command(*arguments: str) -> list[str]:
@@ -60,8 +63,10 @@ class Forked:
         self.pid = pid
         self.returncode: int | None = None
         self._status = status
-        self._poller = select.poll()
-        self._poller.register(status, select.POLLIN)
+        self._lock = threading.Lock()
+
+    def __del__(self) -> None:
+        os.close(self._status)
 
     def poll(self) -> int | None:
         return self._ended(0)
@@ -87,12 +92,22 @@ class Forked:
         self.send_signal(signal.SIGKILL)
 
     def _ended(self, timeout_s: float | None) -> int | None:
-        if self.returncode is None and self._poller.poll(None if timeout_s is None else timeout_s * 1000):
-            told = os.read(self._status, 32)
-            os.close(self._status)
-            # a server that was killed sends nothing: nobody knows how the fork ended, and it counts as killed
-            self.returncode = os.waitstatus_to_exitcode(int(told)) if told else -signal.SIGKILL
+        until = math.inf if timeout_s is None else time.monotonic() + timeout_s
+        while not self._told(min(max(until - time.monotonic(), 0), _LOOK_S)) and time.monotonic() < until:
+            pass
         return self.returncode
+
+    def _told(self, within_s: float) -> bool:
+        """Whether the status is known. Several threads may wait for it: one of them reads it, the others look at it again."""
+        poller = select.poll()
+        poller.register(self._status, select.POLLIN)
+        if self.returncode is None and poller.poll(within_s * 1000):
+            with self._lock:
+                if self.returncode is None:
+                    told = os.read(self._status, 32)
+                    # a server that was killed sends nothing: nobody knows how the fork ended, and it counts as killed
+                    self.returncode = os.waitstatus_to_exitcode(int(told)) if told else -signal.SIGKILL
+        return self.returncode is not None
 
 
 Process = subprocess.Popen[bytes] | Forked
@@ -114,23 +129,37 @@ class _Server:
     def fork(self, words: list[str], streams: list[int], **settings: Any) -> Forked:
         """Raises OSError when the server has ended, or cannot fork."""
         request = json.dumps({"words": words, **settings}).encode()
+        if len(request) > _MOST_BYTES:
+            raise OSError(errno.E2BIG, f"{os.strerror(errno.E2BIG)}: {len(request)} bytes")
         reader, writer = os.pipe()
-        with self._lock:
-            connection = self._connected()
-            socket.send_fds(connection, [len(request).to_bytes(4, "big")], [*streams, writer])
-            os.close(writer)
-            connection.sendall(request)
-            answer = connection.recv(4)
-        if not answer:
+        try:
+            pid = self._asked(request, [*streams, writer])
+        except BaseException:
             os.close(reader)
-            raise OSError(
-                "the server of prestarted processes has ended: what it printed is on standard error"
-            )
+            raise
+        finally:
+            os.close(writer)
+        return Forked(words, pid, reader)
+
+    def _asked(self, request: bytes, descriptors: list[int]) -> int:
+        """The pid of a fork."""
+        with self._lock:
+            try:
+                connection = self._connected()
+                socket.send_fds(connection, [len(request).to_bytes(4, "big")], descriptors)
+                connection.sendall(request)
+                answer = connection.recv(4)
+                if not answer:
+                    raise OSError(
+                        "the server of prestarted processes has ended: what it printed is on standard error"
+                    )
+            except BaseException:
+                self.close()  # whoever asks next would get the answer to this request: another server gives it
+                raise
         pid = int.from_bytes(answer, "big", signed=True)
         if pid < 0:
-            os.close(reader)
             raise OSError(-pid, f"no process could be forked: {os.strerror(-pid)}")
-        return Forked(words, pid, reader)
+        return pid
 
     def _connected(self) -> socket.socket:
         if self._socket is None:
@@ -272,14 +301,21 @@ def _preload() -> None:
 
 
 def _serve(connection: socket.socket) -> dict[str, Any] | None:
-    """Forks until the socket is closed: gives None then, and in a fork what it is to do."""
+    """Forks until the socket is closed: gives None then, and in a fork what it is to do. Forks that still run end with the server."""
+    running: dict[int, int] = {}
+    try:
+        return _forking(connection, running)
+    finally:
+        _end_all(running)
+
+
+def _forking(connection: socket.socket, running: dict[int, int]) -> dict[str, Any] | None:
     woken, wake = os.pipe()
     for each in (woken, wake):
         os.set_blocking(each, False)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # ctrl-C reaches the whole group: what ends us is the socket
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(wake)
-    running: dict[int, int] = {}
     while True:
         ready = select.select([connection.fileno(), woken], [], [])[0]
         if woken in ready:
@@ -290,7 +326,6 @@ def _serve(connection: socket.socket) -> dict[str, Any] | None:
             continue
         head, descriptors, _, _ = socket.recv_fds(connection, 4, _STREAMS + 1)
         if len(head) < 4:
-            _end_all(running)
             return None
         size = int.from_bytes(head, "big")
         assert size <= _MOST_BYTES, f"a request of {size} bytes"
@@ -306,7 +341,9 @@ def _serve(connection: socket.socket) -> dict[str, Any] | None:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             signal.signal(signal.SIGINT, signal.default_int_handler)
-            _become(request, descriptors, [connection.detach(), woken, wake, *running.values()])
+            others = [connection.detach(), woken, wake, *running.values()]
+            running.clear()  # they are the server's to end
+            _become(request, descriptors, others)
             return request
         for each in descriptors[:_STREAMS]:
             os.close(each)

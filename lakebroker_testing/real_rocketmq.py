@@ -191,10 +191,11 @@ class RocketMQ:
 
     def _calm(self) -> None:
         """Threads that go round and round, whatever is to do, get the processor when nobody else wants it."""
-        for task in Path(f"/proc/{self.pid}/task").iterdir():
-            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # the thread has ended
-                if (task / "comm").read_text().startswith(_RESTLESS):
-                    os.setpriority(os.PRIO_PROCESS, int(task.name), 19)
+        with contextlib.suppress(OSError):  # there is no /proc, or the broker has ended
+            for task in Path(f"/proc/{self.pid}/task").iterdir():
+                with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # the thread has ended
+                    if (task / "comm").read_text().startswith(_RESTLESS):
+                        os.setpriority(os.PRIO_PROCESS, int(task.name), 19)
 
     @property
     def name_server(self) -> str:

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import fcntl
 import os
+import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
+
+from structured_streaming.errors import LakeError
+from structured_streaming.interruptible import start_is_given_up
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -18,6 +23,7 @@ DELTA_SETTINGS = {
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     "spark.databricks.delta.snapshotPartitions": "1",
 }
+_LONGEST_FETCH_S, _LOOK_S = 300.0, 0.2
 _JARS = "~/.ivy2.5.2/jars"
 """Where Spark puts jars that it has fetched, if no spark-defaults.conf says otherwise."""
 
@@ -37,15 +43,32 @@ def delta_jars(builder: SparkSession.Builder, packages: Sequence[str] = ()) -> I
 @contextmanager
 def fetched_in_turn(packages: Sequence[str]) -> Iterator[None]:
     """Waits while another process of this user fetches jars, and lets others wait while one of the packages is not there yet: of two
-    whose Ivy fetches the same jar at once, one finds the other's half, and its Spark does not start."""
+    whose Ivy fetches the same jar at once, one finds the other's half, and its Spark does not start. Waits for `_LONGEST_FETCH_S` at
+    most, since it may do so in vain. Raises LakeError when a signal ends the start meanwhile."""
     jars = Path(os.path.expanduser(_JARS))  # which is no absolute path where the user has no home
     names = [each.replace(":", "_", 1).replace(":", "-") for each in packages]
     with ExitStack() as fetching:
         if jars.is_absolute():
             with suppress(OSError):  # where nothing can be written, nobody fetches
                 jars.mkdir(parents=True, exist_ok=True)
-                lock = fetching.enter_context((jars.parent / "lakebroker.lock").open("a"))
-                fcntl.flock(lock, fcntl.LOCK_EX)
+                _wait_for(fetching.enter_context((jars.parent / "lakebroker.lock").open("a")))
         if all(any(jars.glob(f"{name}.jar")) for name in names):
             fetching.close()
         yield
+
+
+def _wait_for(lock: TextIO) -> None:
+    until = time.monotonic() + _LONGEST_FETCH_S
+    told = False
+    while time.monotonic() < until:
+        with suppress(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        if not told:
+            sys.stderr.write(
+                f"lakebroker: waiting for another process that fetches jars for Spark ({lock.name})\n"
+            )
+            told = True
+        if start_is_given_up():
+            raise LakeError("Spark was not started: a signal came while another process fetched its jars")
+        time.sleep(_LOOK_S)

@@ -3,6 +3,17 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
+
+
+def with_causes(error: BaseException) -> Iterator[BaseException]:
+    """An error, and those that it came from, each once: one that is raised from an error that it caused leads back to itself."""
+    seen = set[int]()
+    following: BaseException | None = error
+    while following is not None and id(following) not in seen:
+        seen.add(id(following))
+        yield following
+        following = following.__cause__ or following.__context__
 
 
 class LakeError(Exception):

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 _LOOK_S = 0.2
 _PATIENCE_S = 5.0
 """What a JVM may take to end by itself."""
+_starts = threading.local()
 T = TypeVar("T")
 
 
@@ -85,9 +86,12 @@ def started(start: Callable[[], SparkSession]) -> SparkSession:
         return start()
     launched: list[subprocess.Popen[Any]] = []
     until = 0.0
+    given_up = threading.Event()
 
     def watched() -> SparkSession:
         from pyspark import java_gateway
+
+        _starts.given_up = given_up
 
         module: Any = java_gateway  # it hands the process out to nobody before it answers
         popen = module.Popen
@@ -104,6 +108,7 @@ def started(start: Callable[[], SparkSession]) -> SparkSession:
 
     def stop(signals: int) -> None:
         nonlocal until
+        given_up.set()
         until = until or time.monotonic() + _PATIENCE_S
         gently = signals == 1 and time.monotonic() < until
         for process in launched:
@@ -119,6 +124,12 @@ def started(start: Callable[[], SparkSession]) -> SparkSession:
             _end(process)
         raise
     return session
+
+
+def start_is_given_up() -> bool:
+    """Whether a signal came since `started` began to start a session on this thread."""
+    given_up: threading.Event | None = getattr(_starts, "given_up", None)
+    return given_up is not None and given_up.is_set()
 
 
 def of_jobs(session: SparkSession, work: Callable[[], T]) -> tuple[T, int]:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from structured_streaming.delta_session import DELTA_SETTINGS, delta_jars
+from structured_streaming.errors import with_causes
 from structured_streaming.interruptible import has_ended, nothing_logged
 from structured_streaming.jvm_output import jvm_output_to_file
 from structured_streaming.provided_session import DEFAULT_MASTER, made_here
@@ -78,7 +79,7 @@ def reput_session(
     for name, value in settings.items():
         builder = builder.config(name, value)
     jars = delta_jars(builder) if delta else contextlib.nullcontext(builder)
-    with workers_with_this_python(master), jvm_output_to_file(), jars as with_jars:
+    with workers_with_this_python(master), jars as with_jars, jvm_output_to_file():
         session = with_jars.getOrCreate()
         made_here(session)
         session.sparkContext.setLogLevel("ERROR")
@@ -137,13 +138,7 @@ def jvm_ends(jvm: subprocess.Popen[Any] | None, error: BaseException | None) -> 
     """
     from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
 
-    seen: dict[int, BaseException] = {}
-    while (
-        error is not None and id(error) not in seen
-    ):  # an error that is raised from one that it caused leads back to itself
-        seen[id(error)] = error
-        error = error.__cause__ or error.__context__
-    broken = any(isinstance(each, Py4JNetworkError) for each in seen.values())
+    broken = error is not None and any(isinstance(each, Py4JNetworkError) for each in with_causes(error))
     return has_ended(jvm, _BROKEN_S if broken else _ENDS_S)
 
 

@@ -135,8 +135,8 @@ def delta_session(master: str = "", lake: Folder | None = None, *, catalogs: boo
         builder = builder.config(name, value)
     with (
         workers_with_this_python(master),
-        jvm_output_to_file(),
         delta_jars(builder, store.packages) as with_jars,
+        jvm_output_to_file(),
     ):
         session: SparkSession = with_jars.getOrCreate()
         made_here(session)

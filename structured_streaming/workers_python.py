@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import sysconfig
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from structured_streaming.scratch import scratch_folder
@@ -24,7 +25,7 @@ def is_local(master: str) -> bool:
 @contextmanager
 def workers_with_this_python(master: str) -> Iterator[None]:
     """Workers of a JVM that is started within run this interpreter, unless PYSPARK_PYTHON names another one. On this machine they
-    import the installed pyspark. Raises OSError.
+    import the installed pyspark.
 
     Spark puts the copy of pyspark in its home, a zip, before the installed one. From a zip Python compiles each module at every
     import: 1.2 to 1.5 CPU seconds a worker in place of 0.4, and Spark waits for a worker 10 s, also on a host with much
@@ -33,12 +34,15 @@ def workers_with_this_python(master: str) -> Iterator[None]:
     """
     os.environ.setdefault(_PYTHON, sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    home = _installed_home() if is_local(master) and os.environ[_PYTHON] == sys.executable else None
+    home = None
+    if is_local(master) and os.environ[_PYTHON] == sys.executable:
+        with suppress(OSError):  # it only saves time
+            home = _home_without_copy()
     if home is None:
         yield
         return
     before = os.environ.get(_HOME)
-    os.environ[_HOME] = _without_copy(home)
+    os.environ[_HOME] = home
     try:
         yield
     finally:
@@ -48,14 +52,16 @@ def workers_with_this_python(master: str) -> Iterator[None]:
             os.environ[_HOME] = before
 
 
-def _installed_home() -> Path | None:
-    """Spark's home, where that is the pyspark which workers of this interpreter find installed."""
+def _home_without_copy() -> str | None:
+    """Of Spark's home, where that is the pyspark which workers of this interpreter find installed. Raises OSError, also for a home that
+    is not there, which Spark names when it starts."""
     from pyspark.find_spark_home import _find_spark_home
 
     installed = Path(sysconfig.get_path("purelib"), "pyspark")
-    return installed if installed.exists() and installed.samefile(_find_spark_home()) else None
+    return _without_copy(installed) if installed.samefile(_find_spark_home()) else None
 
 
+@functools.cache  # all JVMs of a process have the same
 def _without_copy(home: Path) -> str:
     folder = Path(scratch_folder())
     for entry in home.iterdir():

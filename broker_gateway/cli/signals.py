@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import typer
 
-from structured_streaming.errors import LakeError
+from structured_streaming.errors import LakeError, with_causes
 from structured_streaming.signal_handlers import handled_by
 
 _OF_A_STOP = (OSError, LakeError, typer.Exit)
@@ -64,10 +64,8 @@ def _left_as_signalled(came: list[Signalled]) -> Iterator[None]:
         raise came[-1]
 
 
-def _follows_signal(error: BaseException | None) -> bool:
-    while error is not None and not isinstance(error, Signalled):
-        error = error.__cause__ or error.__context__
-    return error is not None
+def _follows_signal(error: BaseException) -> bool:
+    return any(isinstance(each, Signalled) for each in with_causes(error))
 
 
 @contextmanager
@@ -77,7 +75,9 @@ def signals_held() -> Iterator[None]:
     A process that is being started would be nobody's to end where an exception comes before `Popen` has returned.
     """
     held: list[int] = []
-    with handled_by(lambda number, _frame: held.append(number)):
-        yield
-    if held:
-        raise Signalled(held[0])
+    try:
+        with handled_by(lambda number, _frame: held.append(number)):
+            yield
+    finally:
+        if held:
+            signal.raise_signal(held[0])
