@@ -7,6 +7,7 @@ from typing import Any
 import grpc
 
 from lakebroker_pb.apache.rocketmq.v2 import admin_pb2
+from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_pb.lakebroker.admin.v1 import admin_pb2 as own_admin_pb2
 from lakebroker_testing.messages import MessagingCalls
@@ -15,6 +16,8 @@ SERVICE = rpc.DESCRIPTOR.services_by_name["MessagingService"]
 ADMIN = admin_pb2.DESCRIPTOR.services_by_name["Admin"]
 OPTIONS = {"minInvisibleTimeMillsForRecv": "200", "grpcClientConsumerMinLongPollingTimeoutMillis": "200"}
 """Of a gateway whose redeliveries and empty receives a test does not want to wait for."""
+LEASE_MS = 600_000
+"""How long a message that was received is held, where nothing else is said: longer than a test takes on a busy machine."""
 DEADLINE_S = 300.0
 """Ends a call that hangs. A receive ends before its deadline, however long it may wait."""
 
@@ -38,6 +41,10 @@ class Client(MessagingCalls):
         )
         answer = invoke(request, timeout=timeout, metadata=self.metadata)
         return list(answer) if described.server_streaming else answer
+
+    def receive(self, topic: str, group: str, **asked: Any) -> tuple[int, list[pb.Message]]:
+        """Status code and messages, which are held for `LEASE_MS` unless `invisible_ms` says otherwise; see `receive_request`."""
+        return super().receive(topic, group, **{"invisible_ms": LEASE_MS, **asked})
 
     def admin(self, method: str, request: Any, timeout: float | None = DEADLINE_S) -> Any:
         """A call of the public Admin service. Raises grpc.RpcError."""

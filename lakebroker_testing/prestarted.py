@@ -305,6 +305,8 @@ def _serve(connection: socket.socket) -> dict[str, Any] | None:
     running: dict[int, int] = {}
     try:
         return _forking(connection, running)
+    except ConnectionError:  # it was closed before an answer was read, or within a request
+        return None
     finally:
         _end_all(running)
 
@@ -360,7 +362,8 @@ def _exactly(connection: socket.socket, size: int) -> bytes:
     read = b""
     while len(read) < size:
         more = connection.recv(size - len(read))
-        assert more, "the socket was closed within a request"
+        if not more:
+            raise ConnectionResetError("the socket was closed within a request")
         read += more
     return read
 

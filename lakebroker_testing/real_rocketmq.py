@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO
 
 from lakebroker_testing.cached import filled_once
-from lakebroker_testing.gateway import CACHE
+from lakebroker_testing.gateway import CACHE, PATIENT
 from lakebroker_testing.java_program import compiled
 from lakebroker_testing.ports import free_ports, is_open
 from lakebroker_testing.programs import START_S, ProcessError, output_of, until_ready
@@ -49,6 +49,13 @@ _NAME_SERVER = "org.apache.rocketmq.namesrv.NamesrvStartup"
 _BROKER = "org.apache.rocketmq.broker.BrokerStartup"
 _PROXY = "org.apache.rocketmq.proxy.ProxyStartup"
 _ADMIN = "org.apache.rocketmq.tools.command.MQAdminStartup"
+_PATIENT = {
+    **PATIENT,
+    **dict.fromkeys(
+        ("waitTimeMillsInHeartbeatQueue", "waitTimeMillsInLitePullQueue", "putMessageTimeout"), "60000"
+    ),
+}
+"""Options of a broker with which no call is refused because the machine is busy with other work."""
 _RESTLESS = ("TransactionalOp", "TimerFlush")
 """Threads (15 characters of their names) with which a broker without any work was seen to use 0.4 of a processor."""
 
@@ -89,7 +96,7 @@ class RocketMQ:
     in `folder`, in JVMs that start fast and compute slowly.
 
     `topics` maps names to (queues, message type), `groups` names to attributes, if they have any. `broker_options` are lines of `broker.conf`; the broker registers with
-    `other_name_servers` too.
+    `other_name_servers` too. Unless `patient` is False, it refuses no call because the machine is busy.
     """
 
     def __init__(
@@ -103,6 +110,7 @@ class RocketMQ:
         heap: str = "2g",
         other_name_servers: Sequence[str] = (),
         name_server_host: str = _LOOPBACK,
+        patient: bool = True,
         **broker_options: str,
     ) -> None:
         self.folder = folder
@@ -114,7 +122,7 @@ class RocketMQ:
         self._heap = heap
         self._other_name_servers = other_name_servers
         self._name_server_host = name_server_host
-        self._options = broker_options
+        self._options = {**(self._patience() if patient else {}), **broker_options}
         self.name_server_port, self.broker_port, self._ha_port, self.grpc_port, self._remoting_port = (
             free_ports(5)
         )
@@ -243,7 +251,7 @@ class RocketMQ:
         command = [*self._java("256m"), _ADMIN, *arguments, "-n", self.name_server]
         return output_of(command, f"mqadmin {' '.join(arguments)}", env=self._environment())
 
-    def java(self, source: Path, *arguments: str, timeout_s: float = 180.0) -> str:
+    def java(self, source: Path, *arguments: str, timeout_s: float = 300.0) -> str:
         """What a program of one source file prints, run with RocketMQ's classes. Raises ProcessError, also when it is
         ended because it did not end itself."""
         command = [*self._program(source), *arguments]
@@ -272,6 +280,9 @@ class RocketMQ:
 
     def _options_of_jvms(self) -> list[str]:
         return [*_SHORT_LIVED, f"-XX:SharedArchiveFile={_archive()}"]
+
+    def _patience(self) -> Mapping[str, str]:
+        return _PATIENT
 
     def _name_servers(self) -> str:
         return ";".join((self.name_server, *self._other_name_servers))
@@ -342,6 +353,9 @@ class MeasuredRocketMQ(RocketMQ):
 
     def _options_of_jvms(self) -> list[str]:
         return ["-XX:+UseG1GC"]
+
+    def _patience(self) -> Mapping[str, str]:
+        return {}  # what it refuses is a part of what is measured
 
     def _calm(self) -> None:
         """What its threads cost is a part of what is measured."""

@@ -38,9 +38,9 @@ def jvm_output_to_file() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        raise SparkStartError(
-            f"Spark did not start ({error}){_needed()}; its output ends: {output_end()}"
-        ) from error
+        said = output_end()
+        words = f"; its output ends: {said}" if said else ""
+        raise SparkStartError(f"Spark did not start ({error}){_needed()}{words}") from error
     finally:
         for number, before in kept.items():
             os.dup2(before, number)

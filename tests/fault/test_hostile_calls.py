@@ -16,7 +16,6 @@ from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_testing.client import Client
 from lakebroker_testing.gateway import Gateway
-from tests.suite.evidence import LONG
 from tests.support.peers.hostile_remoting import memory_mib
 from tests.support.peers.raw_http2 import (
     DATA,
@@ -36,7 +35,7 @@ EMPTY_ENTRY = {"SendMessage": b"\x0a\x00", "AckMessage": b"\x1a\x00", "Telemetry
 GROWTH_MIB = 150
 
 
-@pytest.fixture(params=["http2", pytest.param("grpcio", marks=LONG)])
+@pytest.fixture(params=["http2", "grpcio"])
 def gateway(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Gateway]:
     with Gateway(tmp_path, transport=request.param) as started:
         # which takes memory of its own

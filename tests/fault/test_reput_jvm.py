@@ -114,7 +114,13 @@ def test_a_run_that_ends_by_itself_goes_on_when_its_jvm_died(tmp_path: Path) -> 
     assert assert_exact(tmp_path / "lake", store)["messages"] == 8000
 
 
-def test_a_run_that_is_stopped_while_spark_starts_ends_with_it(tmp_path: Path) -> None:
+def test_a_run_that_is_stopped_while_spark_starts_ends_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # the JVM waits for a debugger before it does anything, so that the start lasts until it is stopped
+    monkeypatch.setenv(
+        "SPARK_SUBMIT_OPTS", "-agentlib:jdwp=transport=dt_socket,server=y,suspend=y,address=127.0.0.1:0"
+    )
     store = written(tmp_path / "store", "broker-a", 1)
     running = Running(tmp_path, "--store", str(store), "--once")
     wait_until_told(tmp_path, "starting Spark ...")

@@ -18,8 +18,7 @@ import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
  * standard error when it could not. One that comes again stays with it until it ends, and so is not given back twice. It ends
  * in any case: RocketMQ's threads would keep a JVM whose main thread failed. */
 public class SendBack {
-    private static final long OFFSETS_MS = 60_000;
-    private static final long ROUTE_MS = 60_000; // the broker opens its port before name servers know its topics
+    private static final int PATIENCE_MS = 240_000; // of each wait
 
     public static void main(String[] arguments) {
         try {
@@ -34,7 +33,7 @@ public class SendBack {
     private static void run(String nameServer, String topic, String group, int count) throws Exception {
         DefaultMQProducer producer = new DefaultMQProducer("senders");
         producer.setNamesrvAddr(nameServer);
-        producer.setSendMsgTimeout(20000);
+        producer.setSendMsgTimeout(PATIENCE_MS);
         producer.start();
         awaitRoute(producer, topic);
         for (int number = 0; number < count; number++) {
@@ -57,7 +56,7 @@ public class SendBack {
             return ConsumeConcurrentlyStatus.RECONSUME_LATER;
         });
         consumer.start();
-        if (!left.await(60, TimeUnit.SECONDS)) {
+        if (!left.await(PATIENCE_MS, TimeUnit.MILLISECONDS)) {
             throw new IllegalStateException(givenBack.size() + " of " + count + " messages came");
         }
         awaitOffsets(nameServer, topic, group, count, consumer);
@@ -74,10 +73,10 @@ public class SendBack {
      * consumer that leaves sends its offsets without waiting for an answer, so they may be lost with its process. */
     private static void awaitOffsets(String nameServer, String topic, String group, int count, DefaultMQPushConsumer consumer)
             throws Exception {
-        DefaultMQAdminExt admin = new DefaultMQAdminExt();
+        DefaultMQAdminExt admin = new DefaultMQAdminExt(PATIENCE_MS);
         admin.setNamesrvAddr(nameServer);
         admin.start();
-        long deadline = System.currentTimeMillis() + OFFSETS_MS;
+        long deadline = System.currentTimeMillis() + PATIENCE_MS;
         while (true) {
             consumer.getDefaultMQPushConsumerImpl().persistConsumerOffset();
             long consumed = 0;
@@ -95,8 +94,9 @@ public class SendBack {
         }
     }
 
+    /** The broker opens its port before name servers know its topics. */
     private static void awaitRoute(DefaultMQProducer producer, String topic) throws Exception {
-        long deadline = System.currentTimeMillis() + ROUTE_MS;
+        long deadline = System.currentTimeMillis() + PATIENCE_MS;
         while (true) {
             try {
                 producer.fetchPublishMessageQueues(topic);

@@ -172,7 +172,6 @@ def test_a_client(both: Both) -> None:
     for one, _ in both.consumers:
         assert one.sync(pb.PARTIAL_REMOVE, "b") == pb.OK  # whose messages might come before
         assert one.send("c", "2") == pb.OK
-        # what it holds of others comes again when their time is over
         of_c = wait_until(
             lambda one=one: [each for each in one.until(1) if each.system_properties.lite_topic == "c"]
         )

@@ -33,7 +33,7 @@ from broker_gateway.protocol.command import Command
 from broker_gateway.runtime.clock import now_ms
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
-from lakebroker_testing.gateway import Gateway, NameServer
+from lakebroker_testing.gateway import PATIENT, Gateway, NameServer
 from lakebroker_testing.official_client import OfficialClient
 from lakebroker_testing.real_rocketmq import RocketMQ
 from tests.support.rocketmq import requests
@@ -82,6 +82,8 @@ class Both:
         self.real = real
         self.ours = ours
         self.gateway = gateway
+        self.options = "", ""
+        """What `getBrokerConfig` printed on each before both became patient."""
 
     def run(self, *arguments: str) -> tuple[str, str]:
         """What a command prints on the real one, and on ours."""
@@ -112,11 +114,11 @@ def both(tmp_path_factory: pytest.TempPathFactory, mqadmin: MqAdmin) -> Iterator
     folder = tmp_path_factory.mktemp("mqadmin")
     options = {"autoCreateTopicEnable": "false", "autoCreateSubscriptionGroup": "false"}
     with (
-        RocketMQ(folder / "peer", {}, heap="640m", **options) as peer,
+        RocketMQ(folder / "peer", {}, heap="640m", patient=False, **options) as peer,
         NameServer(folder / "namesrv") as name_server,
         Gateway(
             folder / "ours",
-            patient=False,  # its options are compared
+            patient=False,
             namesrvAddr=name_server.address,
             lakeAutoCreateTopics="false",
             **options,
@@ -131,6 +133,10 @@ def both(tmp_path_factory: pytest.TempPathFactory, mqadmin: MqAdmin) -> Iterator
             gateway,
         )
         found.wait_for("clusterList", until=lambda text: "V5_5_0" in text)
+        found.options = found.run("getBrokerConfig", "-b", "BROKER")
+        patience = "".join(f"{name}={value}\n" for name, value in PATIENT.items()).encode()
+        for side in (found.real, found.ours):
+            requests.done(side.broker, RequestCode.UPDATE_BROKER_CONFIG, patience)
         fill(found)
         yield found
         assert gateway.terminate() == 0
@@ -334,7 +340,7 @@ def test_options(both: Both) -> None:
         found = (re.fullmatch(r"(\w+)\s+=\s*(.*)", line) for line in text.splitlines())
         return {each[1]: each[2].strip() for each in found if each}
 
-    real, ours = (options(each) for each in both.run("getBrokerConfig", "-b", "BROKER"))
+    real, ours = map(options, both.options)
     differ = {"listenPort", "haListenPort", "storePathRootDir", "storePathCommitLog", "namesrvAddr"}
     chosen = {"flushCommitLogLeastPages", "mappedFileSizeCommitLog"}
     chosen |= {"metricsPromExporterPort", "metricsPromExporterHost"}

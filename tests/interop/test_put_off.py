@@ -268,7 +268,7 @@ def test_official_clients_see_the_same(told: dict[str, dict[str, Future[list[str
     theirs, ours = (told[language][name].result() for name in ("theirs", "ours"))
     assert ours == [
         "recalled true",
-        *(f"delayed {wait_ms} red k blue 1 0" for wait_ms in (4500, 5500, 6500)),
+        *(f"delayed {wait_ms} red k blue 1 0" for wait_ms in (24_500, 25_500, 26_500)),
         "committed asked-commit red k blue 1",
         "committed commit red k blue 1",
         "asked asked-commit",

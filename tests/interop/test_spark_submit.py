@@ -1,13 +1,15 @@
 """`spark-submit` of the jobs to a standalone cluster, as docs/spark-clusters.md says: a broker, a master, workers and the driver on hosts
-that share no file; the lake in an object store.
+that share no file; the lake in an object store. A worker is killed while the reput runs.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pyspark
@@ -32,7 +34,7 @@ ENCRYPTED = {
 DEFAULTS = "".join(f"{name} {value}\n" for name, value in ENCRYPTED.items())
 """Of the cluster. What is submitted has them on its command line: beside a folder of settings its JVM would not take its archive."""
 LOOKS = 1200
-"""At what runs on the workers, while a job runs: each takes half a second or more."""
+"""While a job runs, each half a second or more after the one before."""
 
 
 def gateway(host: Host) -> Gateway:
@@ -66,20 +68,25 @@ def test_submitted_jobs_build_and_maintain_a_lake(tmp_path: Path, monkeypatch: p
                     *("--lake", LAKE, "--once", "--json", "--batch-bytes", str(1 << 20)),
                 )
                 environments: list[bytes] = []
-                said = submitted(driver, cluster.master, scratch, workers, environments, *read)
+
+                def look() -> None:
+                    environments.extend(found for worker in workers for found in environments_of(worker))
+                    if len(cluster.ran()) == len(workers):
+                        cluster.workers[0].kill()  # its executor ends with it
+
+                said = submitted(driver, cluster.master, scratch, look, *read)
+                assert cluster.workers[0].poll() == -signal.SIGKILL
+                assert cluster.workers[1].poll() is None
                 assert "not encrypted" not in said
-                assert len(cluster.ran()) == 2
                 assert environments
                 assert not any(TOKEN.encode() in each for each in environments)
                 assert TOKEN not in said
-                submitted(driver, cluster.master, scratch, workers, [], "maintain", "--lake", LAKE)
+                submitted(driver, cluster.master, scratch, lambda: None, "maintain", "--lake", LAKE)
             assert assert_exact(LAKE, served.store)["messages"] == RECORDS
 
 
-def submitted(
-    driver: Host, master: str, scratch: Path, workers: list[Host], environments: list[bytes], *command: str
-) -> str:
-    """What it printed; adds the environments of the workers' processes while it ran."""
+def submitted(driver: Host, master: str, scratch: Path, look: Callable[[], None], *command: str) -> str:
+    """What it printed. While it runs, `look` is called."""
     home = Path(pyspark.__file__).parent
     settings = {
         **ENCRYPTED,
@@ -108,7 +115,7 @@ def submitted(
         )
     try:
         for _ in range(LOOKS):
-            environments += [found for worker in workers for found in environments_of(worker)]
+            look()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(0.5)
                 break

@@ -17,7 +17,7 @@ from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_testing.client import Client
 from lakebroker_testing.gateway import ROOT, Gateway, NameServer
 from tests.support.machines.partition import Partition
-from tests.support.waiting import wait_until
+from tests.support.waiting import LIMIT_S, wait_until
 
 
 @pytest.fixture
@@ -65,7 +65,8 @@ def test_a_stranger_gets_nothing_of_a_route_and_takes_nothing_away(
         canary.settimeout(0.0)
         for gateway, at in ((lake, host), (far, guest)):
             client = Client(f"{at}:{gateway.grpc_port}")
-            assert client.send("orders", b"x").status.code == pb.OK
+            # refused while no name server has said within 3 s who else has the topic
+            wait_until(lambda client=client: client.send("orders", b"x").status.code == pb.OK)
             client.channel.close()
         wait_until(lambda: route(lake, host) == {"lake": 8, "far": 8})
         arguments = (
@@ -96,7 +97,7 @@ def test_a_stranger_gets_nothing_of_a_route_and_takes_nothing_away(
             wait_until(lambda: "left out of routes" in lake.log.read_text())
             assert route(lake, host) == {"lake": 8, "far": 8}
         finally:
-            stranger.communicate("\n", timeout=30)
+            stranger.communicate("\n", timeout=LIMIT_S)
         with pytest.raises(BlockingIOError):
             canary.accept()
         assert route(lake, host) == {"lake": 8, "far": 8}, "nor by going away"

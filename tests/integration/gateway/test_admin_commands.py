@@ -23,6 +23,7 @@ NEW_OPTIONS = {
     "brokerName": "broker-a",
     "defaultTopicQueueNums": "2",
     "lakeAutoCreateTopics": "false",
+    "grpcProxyRelayRequestTimeoutInSeconds": "60",
 }
 
 

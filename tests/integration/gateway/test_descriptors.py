@@ -15,7 +15,7 @@ from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_testing.client import OPTIONS, Client
 from lakebroker_testing.gateway import Gateway
 from tests.support.peers.raw_http2 import PREFACE, SETTINGS, frame
-from tests.support.waiting import wait_until
+from tests.support.waiting import LIMIT_S, wait_until
 
 LIMIT = 1024
 IDLE = 1100
@@ -33,7 +33,7 @@ def opened(address: str, number: int) -> list[socket.socket]:
     host, _, port = address.rpartition(":")
     found = []
     for count in range(number):
-        peer = socket.create_connection((host, int(port)), 20)
+        peer = socket.create_connection((host, int(port)), LIMIT_S)
         if count % 2:
             with contextlib.suppress(OSError):  # closed for a later one
                 peer.sendall(PREFACE + frame(SETTINGS, 0, 0))
@@ -56,7 +56,7 @@ def test_idle_connections_leave_room_for_segments_and_for_others(gateway: Gatewa
         assert descriptors(gateway) < LIMIT - 64
         host, _, port = gateway.address.rpartition(":")
         for source in ("127.0.0.1", "127.0.0.2"):
-            with socket.create_connection((host, int(port)), 20, (source, 0)):
+            with socket.create_connection((host, int(port)), LIMIT_S, (source, 0)):
                 pass
         newcomer = Client(gateway.address)
         assert newcomer.send("t", b"newcomer").status.code == pb.OK

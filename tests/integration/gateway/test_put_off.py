@@ -27,7 +27,11 @@ from tests.support.logs.contents import bodies_of
 TOPIC, GROUP = "orders", "billing"
 TIMERS, ROUNDS = (100_000, 4) if EVIDENCE else (2_000, 2)
 DUE = rounds(300, 1000)
-CHECKED = {"transactionTimeOut": "1000", "transactionCheckInterval": "1000"}
+CHECKED = {
+    "transactionTimeOut": "1000",
+    "transactionCheckInterval": "1000",
+    "transactionCheckMax": "1000",  # with 15, a half is given up when the test stands still for that many seconds
+}
 
 
 def now_ms() -> int:

@@ -184,7 +184,9 @@ def test_data_version_heartbeat_unregister(tmp_path: Path) -> None:
     run(test)
 
 
-def test_brokers_hear_of_a_new_least_id(tmp_path: Path) -> None:
+def test_brokers_hear_of_a_new_least_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker_gateway.nameserver.server._NOTIFY_TIMEOUT_S", LIMIT_S)
+
     async def test() -> None:
         heard: asyncio.Queue[Command] = asyncio.Queue()
         processors = Processors()

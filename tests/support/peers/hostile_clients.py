@@ -18,6 +18,7 @@ import struct
 import sys
 import threading
 import time
+import traceback
 import uuid
 from collections import Counter
 from collections.abc import Callable
@@ -55,6 +56,8 @@ SERVICE = "/apache.rocketmq.v2.MessagingService/"
 IDLE = 1100
 _END_S = 2.0
 """That a kind may take to come to its end."""
+_PATIENCE_S = 30.0
+"""That a gateway may take to answer, or to make room for what is sent."""
 EXTREMES = (2**62, 2**63 - 1, -(2**63), 253402300800, 253402300799)
 _GZIP = ("grpc-encoding", "gzip")
 
@@ -78,7 +81,9 @@ class Hostile:
         self._lock = threading.Lock()
 
     def peer(self, settings: bytes = b"") -> RawPeer:
-        return RawPeer(f"127.0.0.1:{self.ports['grpc']}", settings, source=HOSTILE_ADDRESS)
+        found = RawPeer(f"127.0.0.1:{self.ports['grpc']}", settings, source=HOSTILE_ADDRESS)
+        found.socket.settimeout(_PATIENCE_S)
+        return found
 
     def socket(self, port: str) -> socket.socket:
         found = socket.create_connection(("127.0.0.1", self.ports[port]), 10, (HOSTILE_ADDRESS, 0))
@@ -88,22 +93,28 @@ class Hostile:
     def over(self) -> bool:
         return time.monotonic() > self.until
 
-    def end(self) -> None:
+    def end(self, status: int) -> None:
         """Whatever is under way ends with the process."""
         with self._lock:
             self._answers.flush()
-            os._exit(0)
+            sys.stderr.flush()
+            os._exit(status)
 
     def note(self, message_id: str, outcome: str) -> None:
         with self._lock:
             self._answers.write(f"{message_id} {outcome}\n")
 
     def repeat(self, name: str, kind: Callable[[Hostile], None]) -> None:
-        """Until the time is over, once at least."""
+        """Until the time is over, once at least; an error in this program ends it, a refusal by the gateway does not."""
         while True:
             self.rounds[name] += 1
-            with contextlib.suppress(OSError, AssertionError, Ended):
+            try:
                 kind(self)
+            except (OSError, AssertionError, Ended):
+                pass  # closed, reset or silent: the gateway may treat hostile peers so
+            except BaseException:
+                traceback.print_exc()
+                self.end(1)
             if self.over():
                 return
             time.sleep(0.05)
@@ -150,7 +161,7 @@ def extreme_sends(hostile: Hostile) -> None:
                 sent[stream] = message_id
                 stream += 2
             for each in sent:
-                fields, body = peer.answer(each, 30)
+                fields, body = peer.answer(each)
                 if fields.get("grpc-status") != "0":
                     hostile.note(sent[each], "refused")
                 else:
@@ -173,7 +184,7 @@ def bombs(hostile: Hostile) -> None:
             for body, extra in ((packed, (_GZIP,)), (plain, ())):
                 peer.send(peer.request(stream, SERVICE + method, None, client_id(), *extra))
                 peer.send(data_frames(stream, body, last=method != "Telemetry"))
-                peer.until(lambda each: each.kind == HEADERS, 30)
+                peer.until(lambda each: each.kind == HEADERS)
                 stream += 2
 
 
@@ -208,7 +219,7 @@ def within_windows(peer: RawPeer, size: int) -> None:
     room = {0: 8 << 20, 1: (1 << 20) - 16_384}
     while size > 0:
         while min(room.values()) < 16_384:
-            found = peer.until(lambda each: each.kind in (WINDOW_UPDATE, HEADERS, RST_STREAM, GOAWAY), 30)
+            found = peer.until(lambda each: each.kind in (WINDOW_UPDATE, HEADERS, RST_STREAM, GOAWAY))
             if found.kind != WINDOW_UPDATE:
                 raise Ended
             room[found.stream] += int.from_bytes(found.payload, "big")
@@ -306,7 +317,7 @@ def untaken_replies(hostile: Hostile) -> None:
             request = message(os.urandom(1 << 19), message_id, "large").SerializeToString()
             peer.send(peer.request(2 * n + 1, SERVICE + "SendMessage", None, client_id()))
             peer.send(data_frames(2 * n + 1, framed(request), last=True))
-            peer.answer(2 * n + 1, 30)
+            peer.answer(2 * n + 1)
     with hostile.peer(setting(4, 0)) as peer:
         for n in range(200):
             peer.send(
@@ -366,9 +377,10 @@ def strange_registrations(hostile: Hostile) -> None:
 
 def _until_closed(hostile: Hostile, peer: RawPeer, seconds: float = 1e9) -> None:
     until = min(hostile.until, time.monotonic() + seconds)
+    peer.socket.settimeout(1.0)
     while time.monotonic() < until:
         with contextlib.suppress(TimeoutError):
-            found: Frame | None = peer.read(1.0)
+            found: Frame | None = peer.read()
             if found is None or found.kind == GOAWAY:
                 return
 
@@ -405,7 +417,7 @@ def main(plan_file: str) -> None:
         for each in threads:
             each.join(max(0.0, hostile.until + _END_S - time.monotonic()))
         Path(plan["rounds"]).write_text(json.dumps(hostile.rounds))
-        hostile.end()
+        hostile.end(0)
 
 
 if __name__ == "__main__":

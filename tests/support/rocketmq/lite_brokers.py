@@ -13,7 +13,7 @@ import grpc
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_pb.lakebroker.admin.v1 import admin_pb2
-from lakebroker_testing.client import Client
+from lakebroker_testing.client import LEASE_MS, Client
 from lakebroker_testing.gateway import Gateway, NameServer
 from lakebroker_testing.messages import message, receive_request, send_request
 from lakebroker_testing.real_rocketmq import RocketMQ
@@ -157,7 +157,9 @@ class Consumer:
         return {name: f"{each.host}:{each.port}" for name, each in found.items()}
 
     def receive(self, batch: int = 32, wait_ms: int = 5000, broker: str = "") -> list[pb.Message]:
-        request = receive_request(TOPIC, self._group.name, batch=batch, invisible_ms=10_000, wait_ms=wait_ms)
+        request = receive_request(
+            TOPIC, self._group.name, batch=batch, invisible_ms=LEASE_MS, wait_ms=wait_ms
+        )
         request.message_queue.broker.name = broker
         answers = self._client.call("ReceiveMessage", request, 60.0)
         return [each.message for each in answers if each.HasField("message")]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -54,6 +57,40 @@ def test_it_takes_signals(tmp_path: Path, number: int, status: int) -> None:
     process.kill()  # nothing is sent to whoever has the id now
 
 
+def test_a_time_that_is_over_is_not_waited_for(tmp_path: Path) -> None:
+    process = name_server(tmp_path)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(-1)
+    process.kill()
+    assert process.wait(LIMIT_S) == process.wait(-1) == -signal.SIGKILL
+
+
+def test_all_threads_that_wait_for_it_have_its_status(tmp_path: Path) -> None:
+    process = name_server(tmp_path)
+    wait = threading.Barrier(9)
+
+    def status() -> int:
+        wait.wait(LIMIT_S)
+        return process.wait(LIMIT_S)
+
+    with ThreadPoolExecutor(8) as threads:
+        told = [threads.submit(status) for _ in range(8)]
+        wait.wait(LIMIT_S)
+        process.terminate()
+        assert [each.result(LIMIT_S) for each in told] == [0] * 8
+
+
+def test_one_that_is_asked_for_with_too_much_is_refused_and_no_other(tmp_path: Path) -> None:
+    other = name_server(tmp_path)
+    with pytest.raises(OSError, match="too long") as refused:
+        run("--version", env={**os.environ, "LARGE": "x" * (1 << 20)})
+    assert refused.value.errno == errno.E2BIG
+    assert run("--version").returncode == 0
+    assert other.poll() is None
+    other.kill()
+    assert other.wait(LIMIT_S) == -signal.SIGKILL
+
+
 def test_folder_environment_and_input_are_the_callers(tmp_path: Path) -> None:
     (tmp_path / "messages").mkdir()
     missing = run("sql", "--lake", "messages", "SELECT 1", cwd=tmp_path)
@@ -85,6 +122,37 @@ with prestarted():
     assert done.returncode == -signal.SIGKILL
     left = int(done.stdout)
     wait_until(lambda: not Path(f"/proc/{left}").exists(), "the end of the fork")
+
+
+LEFT_ALONE = """
+import json, signal, socket
+from lakebroker_testing.prestarted import _serve
+
+ours, theirs = socket.socketpair()
+request = json.dumps({"words": [], "cwd": "/", "env": {}, "new_session": False, "limits": []}).encode()
+
+def ask(sent):
+    socket.send_fds(ours, [len(request).to_bytes(4, "big")], [0, 1, 2, theirs.fileno()])
+    ours.sendall(sent)
+
+def answer():
+    theirs.sendall(b"1234")
+
+<before>
+ours.close()
+if _serve(theirs) is not None:
+    signal.pause()  # a fork: it has the streams open until the server ends it
+print("ended")
+"""
+
+
+@pytest.mark.parametrize("before", ["answer()", "ask(request[:-1])", "ask(request)"])
+def test_the_server_ends_in_silence_with_its_forks_when_nobody_hears_it(before: str) -> None:
+    script = LEFT_ALONE.replace("<before>", before)
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "ended\n", "")
 
 
 def test_without_it_a_fresh_python_runs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import fcntl
+import os
+import signal
 import threading
 from pathlib import Path
 
 import pytest
 
+from structured_streaming import delta_session
 from structured_streaming.delta_session import fetched_in_turn
+from structured_streaming.errors import LakeError
+from structured_streaming.interruptible import started
 from tests.support.waiting import LIMIT_S
 
 PACKAGES = ("io.delta:delta-spark_*:4.0.0", "org.apache.hadoop:hadoop-aws:3.4.1")
@@ -66,6 +71,38 @@ def test_jars_that_somebody_fetches_are_not_there_before_the_fetch_has_ended(ivy
         ends.append("fetch")
     other.join(LIMIT_S)
     assert ends == ["fetch", "start"]
+
+
+def test_a_signal_ends_a_start_that_waits_which_is_said(
+    ivy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ends: list[str] = []
+
+    def start() -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        try:
+            with fetched_in_turn(PACKAGES):
+                ends.append("start")
+        except LakeError as error:
+            ends.append(str(error))
+            raise
+
+    with fetched_in_turn(PACKAGES), pytest.raises(KeyboardInterrupt):
+        started(start)  # type: ignore[arg-type]
+    assert ends == ["Spark was not started: a signal came while another process fetched its jars"]
+    said = f"lakebroker: waiting for another process that fetches jars for Spark ({ivy}/lakebroker.lock)\n"
+    assert capsys.readouterr().err.count(said) == 1
+    assert not must_wait(ivy)
+
+
+def test_a_fetch_that_does_not_end_is_not_waited_for_for_ever(
+    ivy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delta_session, "_LONGEST_FETCH_S", 0.1)
+    with fetched_in_turn(PACKAGES):
+        with fetched_in_turn(PACKAGES):
+            pass
+        assert must_wait(ivy)
 
 
 def test_where_nothing_can_be_written_nobody_waits(ivy: Path) -> None:

@@ -32,12 +32,13 @@ def test_calls_that_fail_for_it_are_not_logged(stopping: Stopping, caplog: pytes
     assert caplog.messages == ["before"]
 
 
-def test_the_second_ends_the_jvm_and_two_at_once_are_one(
+def test_the_second_ends_a_jvm_that_hangs_and_two_at_once_are_one(
     stopping: Stopping, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 0.0
     monkeypatch.setattr("structured_streaming.stopping.time.monotonic", lambda: now)
     jvm = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    jvm.send_signal(signal.SIGSTOP)
     stopping.ends(jvm)
     signal.raise_signal(signal.SIGTERM)
     signal.raise_signal(signal.SIGTERM)

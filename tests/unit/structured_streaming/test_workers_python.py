@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from pathlib import Path
 
 import pyspark
 import pytest
+from pyspark.java_gateway import launch_gateway
 
+from lakebroker_testing.prestarted import run
+from structured_streaming.errors import SparkStartError
+from structured_streaming.jvm_output import jvm_output_to_file
 from structured_streaming.workers_python import workers_with_this_python
 
 INSTALLED = Path(pyspark.__file__).parent
@@ -59,3 +64,31 @@ def test_a_home_that_was_chosen_is_used(environment: pytest.MonkeyPatch, tmp_pat
     environment.setenv("SPARK_HOME", str(chosen))
     with workers_with_this_python("local[2]"):
         assert os.environ["SPARK_HOME"] == str(chosen)
+
+
+def test_a_home_that_is_not_there_is_named_by_spark_and_leaves_no_folder(
+    environment: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    missing, scratch = tmp_path / "spark", tmp_path / "scratch"
+    scratch.mkdir()
+    environment.setenv("SPARK_HOME", str(missing))
+    environment.setattr(tempfile, "tempdir", str(scratch))
+    with (
+        pytest.raises(SparkStartError, match=rf"^Spark did not start \(.* '{missing}/[^;]*\)$"),
+        workers_with_this_python("local[2]"),
+        jvm_output_to_file(),
+    ):
+        launch_gateway()
+    assert list(scratch.iterdir()) == []
+    assert os.environ["SPARK_HOME"] == str(missing)
+
+
+def test_a_command_says_that_the_home_is_not_there(environment: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    given = {**os.environ, "HOME": str(tmp_path), "SPARK_HOME": str(tmp_path / "spark")}
+    done = run("sql", "--lake", "spark_catalog.none", "SELECT 1", env=given)
+    assert (done.returncode, done.stdout) == (1, "")
+    starting, *failed = done.stderr.splitlines()
+    assert starting == "lakebroker: starting Spark ..."
+    assert len(failed) == 1, done.stderr
+    assert failed[0].startswith("lakebroker: Spark did not start (")
+    assert f"'{tmp_path}/spark/" in failed[0]

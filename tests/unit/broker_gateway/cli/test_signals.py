@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import subprocess
 from collections.abc import Callable
 
 import pytest
@@ -11,6 +12,7 @@ from pydantic import BaseModel, field_serializer
 from pydantic_core import PydanticSerializationError
 
 from broker_gateway.cli.signals import Signalled, raised_signals, signals_held
+from structured_streaming.errors import LakeError
 
 
 def test_signals_behind_the_first_are_noted_and_raise_nothing() -> None:
@@ -37,6 +39,17 @@ def test_a_signal_that_is_held_is_raised_at_the_end() -> None:
         stopped.value.answered = True
         with signals_held():
             pass
+
+
+def fail_to_start() -> None:
+    signal.raise_signal(signal.SIGTERM)
+    subprocess.Popen(["/no/such/program"])
+
+
+def test_a_signal_that_is_held_is_raised_also_where_the_work_fails() -> None:
+    with pytest.raises(Signalled, match="SIGTERM") as stopped, raised_signals(), signals_held():
+        fail_to_start()
+    assert isinstance(stopped.value.__context__, FileNotFoundError)
 
 
 class Written(BaseModel):
@@ -101,3 +114,18 @@ def fail_later() -> None:
 def test_what_fails_while_a_signal_ends_the_work_or_long_behind_it_is_told(fail: Callable[[], None]) -> None:
     with pytest.raises(OSError, match="full"), raised_signals():
         fail()
+
+
+def fail_in_a_circle() -> None:
+    """Errors that cause each other, of which none comes from the signal."""
+    with contextlib.suppress(Signalled):
+        signal.raise_signal(signal.SIGTERM)
+    first, second = OSError("full"), LakeError("no lake")
+    first.__cause__, second.__cause__ = second, first
+    raise first
+
+
+def test_errors_that_cause_each_other_are_gone_through_once() -> None:
+    with pytest.raises(Signalled, match="SIGTERM") as stopped, raised_signals():
+        fail_in_a_circle()
+    assert isinstance(stopped.value.__cause__, OSError)

@@ -19,6 +19,7 @@ import org.apache.rocketmq.client.apis.producer.TransactionResolution;
 
 /** Delayed messages, a recall, and transactions; prints a line for each thing that it saw. */
 public final class PutOff {
+    private static final int SOON = 20_000; // far enough that a busy machine has sent and recalled all before
     private static ClientServiceProvider provider;
     private static ClientConfiguration configuration;
 
@@ -50,12 +51,12 @@ public final class PutOff {
             }
             Map<String, Long> due = new TreeMap<>();
             long now = System.currentTimeMillis();
-            for (int wait : new int[] {6500, 4500, 5500}) {
+            for (int wait : new int[] {SOON + 6500, SOON + 4500, SOON + 5500}) {
                 due.put("" + wait, now + wait);
                 producer.send(message(delayed, "" + wait).setDeliveryTimestamp(due.get("" + wait)).build());
             }
             String handle = producer.send(message(delayed, "recalled")
-                .setDeliveryTimestamp(now + 15_000).build()).getRecallHandle();
+                .setDeliveryTimestamp(now + SOON + 15_000).build()).getRecallHandle();
             System.out.println("recalled " + (producer.recallMessage(delayed, handle).getMessageId() != null));
             for (MessageView each : received(delayed, 3)) {
                 long late = each.getDeliveryTimestamp().get() - due.get(text(each));

@@ -17,6 +17,8 @@ import java.time.temporal.ChronoUnit;
 import java.util.Arrays;
 import java.util.HexFormat;
 import java.util.Properties;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.TimeUnit;
 
 /**
  * Asks through JDBC. The URL is the argument; properties of the connection are the lines KEY=VALUE up to an empty one. Each
@@ -31,7 +33,7 @@ import java.util.Properties;
  * rows SQL                  a line of names, then the rows
  * prepared SQL\tKIND:VALUE… the same with parameters; KIND is s(tring), i(nt), l(ong) or t(imestamp, µs since 1970)
  * update SQL                what executeUpdate says
- * cancel SQL                the statement is cancelled a second after it began
+ * cancel SQL                the statement is cancelled from a second after it began on, until it ends
  * </pre>
  */
 public class Ask {
@@ -86,23 +88,33 @@ public class Ask {
       }
       case "cancel" -> {
         try (Statement statement = connection.createStatement()) {
-          Thread canceller = new Thread(() -> {
-            try {
-              Thread.sleep(1000);
-              statement.cancel();
-            } catch (Exception error) {
-              System.out.println("ERROR\t" + said(error));
-            }
-          });
+          CountDownLatch ended = new CountDownLatch(1);
+          Thread canceller = new Thread(() -> cancel(statement, ended));
           canceller.start();
           try {
             print(statement.executeQuery(rest));
           } finally {
+            ended.countDown();
             canceller.join();
           }
         }
       }
       default -> throw new IllegalArgumentException(kind);
+    }
+  }
+
+  /** Again and again: nothing is cancelled as long as the server does not have the statement. */
+  private static void cancel(Statement statement, CountDownLatch ended) {
+    try {
+      for (long wait = 1000; !ended.await(wait, TimeUnit.MILLISECONDS); wait = 200) {
+        try {
+          statement.cancel();
+        } catch (SQLException | RuntimeException error) {
+          System.err.println(said(error));
+        }
+      }
+    } catch (InterruptedException error) {
+      Thread.currentThread().interrupt();
     }
   }
 

@@ -2,6 +2,8 @@
 const { Producer, SimpleConsumer } = require('rocketmq-client-nodejs');
 const { TransactionResolution } = require('rocketmq-client-nodejs/proto/apache/rocketmq/v2/definition_pb');
 
+// Far enough that a busy machine has sent and recalled all before.
+const soon = 20000;
 const later = (wait) => new Promise((done) => setTimeout(done, wait));
 
 function message(topic, body, more) {
@@ -31,7 +33,7 @@ async function received(endpoints, topic, count) {
 
 // A client waits for ever for settings that came before the routes did; another one has better luck.
 async function started(make) {
-  for (let tries = 0; tries < 12; tries++) {
+  for (let tries = 0; tries < 48; tries++) {
     const client = make();
     if (await Promise.race([client.startup().then(() => true), later(5000)])) return client;
   }
@@ -57,12 +59,12 @@ async function main([endpoints, delayed, paid]) {
   }
   const due = new Map();
   const now = Date.now();
-  for (const wait of [6500, 4500, 5500]) {
+  for (const wait of [soon + 6500, soon + 4500, soon + 5500]) {
     const deliveryTimestamp = new Date(now + wait);
     due.set(`${wait}`, deliveryTimestamp);
     await producer.send(message(delayed, `${wait}`, { deliveryTimestamp }));
   }
-  const kept = message(delayed, 'recalled', { deliveryTimestamp: new Date(now + 15000) });
+  const kept = message(delayed, 'recalled', { deliveryTimestamp: new Date(now + soon + 15000) });
   const { recallHandle } = await producer.send(kept);
   console.log(`recalled ${Boolean((await producer.recallMessage(delayed, recallHandle)).messageId)}`);
   for (const each of await received(endpoints, delayed, 3)) {

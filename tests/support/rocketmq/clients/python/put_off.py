@@ -20,6 +20,9 @@ from rocketmq import (
     TransactionResolution,
 )
 
+SOON_MS = 20_000
+"""Far enough that a busy machine has sent and recalled all before."""
+
 
 class Checker(TransactionChecker):
     """On a busy machine a half is asked about that is ended a moment later: it is left to that."""
@@ -99,14 +102,14 @@ def main(endpoints: str, delayed: str, paid: str) -> None:
         elif end == "rollback":
             transaction.rollback()
     due, now = {}, time.time()
-    for wait_ms in (6500, 4500, 5500):
+    for wait_ms in (SOON_MS + 6500, SOON_MS + 4500, SOON_MS + 5500):
         message = new_message(delayed, str(wait_ms))
         at_s = int(now + wait_ms / 1000)  # the client takes whole seconds
         message.delivery_timestamp = at_s
         due[str(wait_ms)] = 1000 * at_s
         producer.send(message)
     message = new_message(delayed, "recalled")
-    message.delivery_timestamp = int(now) + 15
+    message.delivery_timestamp = int(now + SOON_MS / 1000) + 15
     handle = producer.send(message).recall_handle
     tell("recalled true" if producer.recall_message(delayed, handle) else "recalled false")
     for each in received(endpoints, delayed, 3):

@@ -14,6 +14,11 @@ import (
 	"github.com/apache/rocketmq-clients/golang/v5/credentials"
 )
 
+const (
+	patience = 60 * time.Second
+	soon     = 20_000 // far enough that a busy machine has sent and recalled all before
+)
+
 func main() {
 	if err := run(os.Args[1], os.Args[2], os.Args[3]); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -43,6 +48,7 @@ func run(endpoints, delayed, paid string) error {
 	if err != nil {
 		return err
 	}
+	producer.SetRequestTimeout(patience)
 	if err := producer.Start(); err != nil {
 		return err
 	}
@@ -63,7 +69,7 @@ func run(endpoints, delayed, paid string) error {
 	}
 	due := map[string]int64{}
 	now := time.Now().UnixMilli()
-	for _, wait := range []int64{6500, 4500, 5500} {
+	for _, wait := range []int64{soon + 6500, soon + 4500, soon + 5500} {
 		body := fmt.Sprint(wait)
 		at := time.UnixMilli(now + wait)
 		due[body] = at.UnixMilli()
@@ -74,7 +80,7 @@ func run(endpoints, delayed, paid string) error {
 		}
 	}
 	message := newMessage(delayed, "recalled")
-	message.SetDelayTimestamp(time.UnixMilli(now + 15_000))
+	message.SetDelayTimestamp(time.UnixMilli(now + soon + 15_000))
 	receipts, err := producer.Send(ctx, message)
 	if err != nil {
 		return err
@@ -140,6 +146,7 @@ func received(endpoints, topic string, count int) ([]*rocketmq.MessageView, erro
 	if err != nil {
 		return nil, err
 	}
+	consumer.SetRequestTimeout(patience)
 	if err := consumer.Start(); err != nil {
 		return nil, err
 	}
