@@ -64,7 +64,11 @@ class UnreachableError(SourceError, NotThereError):
     """A log that does not answer now; it may later."""
 
 
-class StoreAwayError(OSError, NotThereError):
+class ObjectError(OSError):
+    """An object store that does not do what it was asked; it has no number."""
+
+
+class StoreAwayError(ObjectError, NotThereError):
     """An object store that does not answer now; it may later."""
 
 

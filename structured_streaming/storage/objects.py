@@ -21,7 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from structured_streaming.errors import StoreAwayError
+from structured_streaming.errors import ObjectError, StoreAwayError
 from structured_streaming.storage.arrow_clients import arrow_client
 from structured_streaming.storage.folder import FileStatus, Folder
 from structured_streaming.storage.local import SCRATCH_PREFIX, temporary_folder
@@ -340,22 +340,24 @@ def _store(root: str, _endpoint: str) -> ObjectStore:
 
 @contextlib.contextmanager
 def _as_os_errors() -> Iterator[None]:
-    """A store's errors as those of files, in a line; StoreAwayError where it did not answer, or not now. What is there
-    already stays an AlreadyExistsError."""
+    """A store's errors as ObjectErrors, in a line; StoreAwayError where it did not answer, or not now. What is there already stays an
+    AlreadyExistsError, what is not there a FileNotFoundError."""
     from obstore.exceptions import AlreadyExistsError, BaseError
 
     try:
         yield
     except AlreadyExistsError:
         raise
-    except BaseError as error:
-        text = str(error)
+    except (BaseError, OSError) as error:
+        if isinstance(error, OSError) and (type(error) is not OSError or error.errno is not None):
+            raise
+        text = str(error)  # of an OSError, where the end of an upload failed
         if (untrusted := _UNTRUSTED.search(text)) is not None:
-            raise OSError(
+            raise ObjectError(
                 f"{_said(text)}: the certificate is refused ({untrusted[1]}); its authority must be among those that this machine "
                 "trusts"
             ) from error
-        raise (StoreAwayError if _AWAY.search(text) else OSError)(_said(text)) from error
+        raise (StoreAwayError if _AWAY.search(text) else ObjectError)(_said(text)) from error
 
 
 def _said(text: str) -> str:

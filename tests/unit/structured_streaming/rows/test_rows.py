@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from store.delay_levels import parse_delay_levels
+from structured_streaming.errors import ObjectError, StoreAwayError
 from structured_streaming.rows import bodies, messages, origins, pieces
 from structured_streaming.tables import DATA_TABLES
 from tests.support.lakes.staged import StagedLake, assert_accounted
@@ -256,10 +257,23 @@ def test_an_error_that_is_no_records_fault_stops_the_reput(
         lake.take(log_of(message(1), message(2)))
 
 
-def test_an_error_of_the_disk_stops_the_reput(lake: StagedLake, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(28, "No space left on device"),
+        StoreAwayError("it does not answer"),
+        ObjectError("status code: 403"),
+    ],
+)
+def test_an_error_of_the_disk_or_the_store_stops_the_reput(
+    lake: StagedLake, monkeypatch: pytest.MonkeyPatch, error: OSError
+) -> None:
+    """Also one that is over at once: it says nothing of the record."""
+
     def failing(*_: object) -> object:
-        raise OSError(28, "No space left on device")
+        monkeypatch.undo()
+        raise error
 
     monkeypatch.setattr(messages, "_message_columns", failing)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(type(error), match=str(error)[-10:]):
         lake.take(log_of(message(1)))

@@ -17,7 +17,7 @@ from broker_gateway.transport.certificates import trial_certificate
 from lakebroker_testing.ports import free_ports
 from structured_streaming.errors import StoreAwayError
 from structured_streaming.storage import objects
-from structured_streaming.storage.objects import ObjectFolder
+from structured_streaming.storage.objects import ObjectFile, ObjectFolder
 
 
 @pytest.fixture(autouse=True)
@@ -75,6 +75,22 @@ def test_nobody_there_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free_ports(1)[0]}")
     with pytest.raises(StoreAwayError):
         ObjectFolder("s3://bucket", "lake").names()
+
+
+@pytest.mark.parametrize("size", [1, 6 << 20], ids=["whole", "in parts"])
+def test_nobody_there_is_away_for_uploads_too(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a small one obstore tells by another kind of error."""
+    monkeypatch.setattr(objects, "_RETRIES", 0)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free_ports(1)[0]}")
+    file = ObjectFolder("s3://bucket", "lake").open_new("a")
+    with pytest.raises(StoreAwayError):
+        upload(file, bytes(size))
+
+
+def upload(file: ObjectFile, content: bytes) -> None:
+    for _ in range(2):
+        file.write(content)
+    file.finish()
 
 
 def test_a_store_that_takes_a_connection_and_answers_nothing_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
