@@ -19,7 +19,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from lakebroker_testing.cached import filled_once
 from lakebroker_testing.gateway import CACHE, PATIENT
@@ -51,11 +51,9 @@ _PROXY = "org.apache.rocketmq.proxy.ProxyStartup"
 _ADMIN = "org.apache.rocketmq.tools.command.MQAdminStartup"
 _PATIENT = {
     **PATIENT,
-    **dict.fromkeys(
-        ("waitTimeMillsInHeartbeatQueue", "waitTimeMillsInLitePullQueue", "putMessageTimeout"), "60000"
-    ),
+    **dict.fromkeys(("waitTimeMillsInHeartbeatQueue", "waitTimeMillsInLitePullQueue"), "60000"),
 }
-"""Options of a broker with which no call is refused because the machine is busy with other work."""
+"""Options of a broker with which it refuses no call because the machine is busy with other work. The proxy's limits are constants."""
 _RESTLESS = ("TransactionalOp", "TimerFlush")
 """Threads (15 characters of their names) with which a broker without any work was seen to use 0.4 of a processor."""
 
@@ -96,7 +94,7 @@ class RocketMQ:
     in `folder`, in JVMs that start fast and compute slowly.
 
     `topics` maps names to (queues, message type), `groups` names to attributes, if they have any. `broker_options` are lines of `broker.conf`; the broker registers with
-    `other_name_servers` too. Unless `patient` is False, it refuses no call because the machine is busy.
+    `other_name_servers` too. Unless `patient` is False, the broker refuses no call because the machine is busy.
     """
 
     def __init__(
@@ -122,7 +120,7 @@ class RocketMQ:
         self._heap = heap
         self._other_name_servers = other_name_servers
         self._name_server_host = name_server_host
-        self._options = {**(self._patience() if patient else {}), **broker_options}
+        self._options = {**(_PATIENT if patient else {}), **broker_options}
         self.name_server_port, self.broker_port, self._ha_port, self.grpc_port, self._remoting_port = (
             free_ports(5)
         )
@@ -281,9 +279,6 @@ class RocketMQ:
     def _options_of_jvms(self) -> list[str]:
         return [*_SHORT_LIVED, f"-XX:SharedArchiveFile={_archive()}"]
 
-    def _patience(self) -> Mapping[str, str]:
-        return _PATIENT
-
     def _name_servers(self) -> str:
         return ";".join((self.name_server, *self._other_name_servers))
 
@@ -349,13 +344,13 @@ class RocketMQ:
 
 
 class MeasuredRocketMQ(RocketMQ):
-    """The same with both compilers and the collector of its own scripts: for benchmarks."""
+    """The same with both compilers and the collector of its own scripts: for benchmarks. What it refuses is a part of what is measured."""
+
+    def __init__(self, *what: Any, **options: Any) -> None:
+        super().__init__(*what, patient=False, **options)
 
     def _options_of_jvms(self) -> list[str]:
         return ["-XX:+UseG1GC"]
-
-    def _patience(self) -> Mapping[str, str]:
-        return {}  # what it refuses is a part of what is measured
 
     def _calm(self) -> None:
         """What its threads cost is a part of what is measured."""

@@ -224,4 +224,6 @@ def _check_log(store: Path, honest: set[str], answers: Path) -> None:
     assert honest <= found.keys()
     others = found.keys() - honest
     assert all(outcomes.get(each) in ("taken", "unknown") for each in others)
-    assert {each for each, outcome in outcomes.items() if outcome == "taken"} <= found.keys()
+    taken = {each for each, outcome in outcomes.items() if outcome == "taken"}
+    assert taken
+    assert taken <= found.keys()

@@ -1,6 +1,6 @@
 """The reput's driver, its JVM or both killed at every step of a commit: a restart leaves every table exact.
 
-`make test` has one real death of a driver. That of a JVM is in `test_reput_stop.py`; a death at every call of a commit, without Spark,
+`make test` has one real death of a driver. That of a JVM is in `test_reput_jvm.py`; a death at every call of a commit, without Spark,
 in `tests/unit/structured_streaming/commit/test_commit_crashes.py`; one at every step of Spark's writer in `test_lake_power_cut.py`.
 """
 

@@ -26,7 +26,6 @@ from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_testing.gateway import Gateway
 from tests.suite.evidence import EVIDENCE
-from tests.suite.evidence import LONG as EVIDENCE_ALONE
 from tests.support.logs.contents import stored
 from tests.support.peers.raw_http2 import (
     DATA,
@@ -180,7 +179,7 @@ async def _drained(call: Any) -> bool:
     return False
 
 
-@pytest.mark.parametrize("transport", ["http2", pytest.param("grpcio", marks=EVIDENCE_ALONE)])
+@pytest.mark.parametrize("transport", ["http2", "grpcio"])
 def test_streams_opened_and_reset(tmp_path: Path, record_property: Note, transport: str) -> None:
     """Receives that three connections open and reset as fast as they are taken, beside one honest sender."""
     with Gateway(tmp_path, transport=transport) as gateway:

@@ -325,7 +325,8 @@ def _cpu(pid: int) -> int:
 def test_the_server_ends_what_looks_for_no_interrupt(
     lake: Path, tmp_path: Path, statement: str, limit: str
 ) -> None:
-    """With the engine's process, which has 10 s. That those beside it run again: `test_apart.py` of the unit tests."""
+    """With the engine's process, which has 10 s. That those beside it run again: `test_apart.py` of the unit tests; that planning has its
+    time, in short: `flight/test_calls.py`."""
     door = Server(lake, tmp_path, "5s")
     try:
         assert limit in door.asked(statement)

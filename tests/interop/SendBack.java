@@ -18,7 +18,7 @@ import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
  * standard error when it could not. One that comes again stays with it until it ends, and so is not given back twice. It ends
  * in any case: RocketMQ's threads would keep a JVM whose main thread failed. */
 public class SendBack {
-    private static final int PATIENCE_MS = 240_000; // of each wait
+    private static final int PATIENCE_MS = 60_000; // of each wait
 
     public static void main(String[] arguments) {
         try {

@@ -1,4 +1,5 @@
-"""`make demo` on a machine with Debian's Python, a JDK, make and nothing prepared."""
+"""`make demo` on a machine with Debian's Python, a JDK, make and nothing prepared. What `make setup` asks for, and in which order:
+`tests/unit/test_setup.py`."""
 
 from __future__ import annotations
 

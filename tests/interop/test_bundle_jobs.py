@@ -4,9 +4,12 @@ without hard links, as volumes have none. `make evidence` runs them on every Spa
 
 | part | test |
 |---|---|
-| commands in an existing session | `tests/integration/spark/test_provided_session.py` |
+| parameters of the bundle's files | `tests/unit/test_bundle.py` |
+| commands in an existing session | `tests/integration/spark/test_provided_session.py`, `test_hosted_driver.py` |
+| a token of the environment | `tests/integration/test_secured_logs.py` |
 | tables of a catalog | `tests/integration/spark/test_catalog.py` |
 | commands over a catalog | `tests/interop/test_catalogs.py` |
+| staging without hard links | `tests/integration/spark/test_typed_catalog.py` |
 """
 
 from __future__ import annotations

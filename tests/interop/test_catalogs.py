@@ -152,7 +152,7 @@ def test_every_command_takes_a_catalog(
         writer.messages(MORE)
     newest = run(*sql, "--store", store, "SELECT count(*) AS n FROM messages")
     assert newest.stdout.split() == ["n", str(count + MORE)]
-    # a reput goes on where another one ended, as the sink of both catalogs of the integration tests does
+    # a reput goes on where another one ended; in short its sink does: test_typed_catalog.py, test_catalog_managed.py
     if form == "alone":
         run(*source)
         assert assert_exact(tables, writer.folder)["messages"] == count + MORE

@@ -29,6 +29,9 @@ VALUE = HOSTILE.replace("\x07", "")
 IMAGE = "<img src=x onerror='window.hacked = 1'>"
 LARGE = 1_000_000
 DEAD = 3
+NARROW = 390
+"""Pixels of a phone."""
+_WIDTH = "document.documentElement.scrollWidth"
 _POINTS = """() => {
     const chart = document.querySelector('[data-testid=lag]');
     if (!chart || !window.getElement || !getElement(Number(chart.id.slice(1)))?.chart) return [];  // not loaded yet
@@ -245,6 +248,29 @@ def test_replay_names_what_it_would_do_and_does_it_only_when_it_is_told_to(
         assert process.stop() == 0
 
 
+def test_on_a_phone_nothing_of_brokers_the_lake_and_tasks_is_cut_off_at_the_right(
+    tab: Opened, console: str, world: World
+) -> None:
+    page = tab.page
+    wide = page.viewport_size
+    assert wide is not None
+    page.set_viewport_size({"width": NARROW, "height": 844})
+    try:
+        page.goto(console)
+        expect(page.get_by_test_id("brokers").locator("tbody tr td").nth(1)).to_have_text(
+            world.gateway.address
+        )
+        assert rows(page, "brokers")[0][0] == "broker-a"
+        assert re.search(r"of .* GiB", rows(page, "brokers")[0][6])
+        expect(page.get_by_test_id("freshness").get_by_text("broker-a")).to_be_visible()
+        assert page.evaluate(_WIDTH) == NARROW
+        page.goto(f"{console}tasks")
+        expect(page.get_by_test_id("tasks")).to_contain_text("retention")
+        assert page.evaluate(_WIDTH) == NARROW
+    finally:
+        page.set_viewport_size(wide)
+
+
 @LONG
 def test_the_overview_shows_brokers_and_the_lake_and_says_when_the_broker_is_away(
     browser: Browser, folder: Path
@@ -254,16 +280,14 @@ def test_the_overview_shows_brokers_and_the_lake_and_says_when_the_broker_is_awa
     try:
         with (
             ConsoleProcess(folder, "going", "--gateway", gateway.address) as process,
-            opened(browser, 390, 844, "dark") as tab,
+            opened(browser, NARROW, 844, "dark") as tab,
         ):
             page = tab.page
             page.goto(process.url)
             expect(page.get_by_test_id("brokers").locator("tbody tr")).to_have_count(1)
             assert rows(page, "brokers")[0][:2] == ["broker-a", gateway.address]
             assert re.search(r"of .* GiB", rows(page, "brokers")[0][6])
-            assert page.evaluate("document.documentElement.scrollWidth") == 390, (
-                "nothing is cut off at the right"
-            )
+            assert page.evaluate(_WIDTH) == NARROW, "nothing is cut off at the right"
             page.goto(f"{process.url}tasks")
             expect(page.get_by_test_id("tasks")).to_contain_text("retention")
             gateway.kill()

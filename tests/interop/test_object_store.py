@@ -24,9 +24,9 @@ from broker_gateway.lake.reader import Lake
 from lakebroker_testing.gateway import ROOT
 from lakebroker_testing.logs import LogWriter, written
 from store.log_reader import LogReader
-from structured_streaming.commit.delta_commit import LakeProgress
+from structured_streaming.commit.delta_commit import DeltaCommitSink, LakeProgress
 from structured_streaming.commit.upkeep_log import add_to_upkeep
-from structured_streaming.errors import LocationError, StoreAwayError
+from structured_streaming.errors import LakeError, LocationError, StoreAwayError
 from structured_streaming.lake import create_tables, open_lake
 from structured_streaming.maintenance.check import check_lake
 from structured_streaming.maintenance.copying import CopyReport, copy_lake
@@ -171,9 +171,21 @@ def test_a_file_of_several_parts_is_there_whole_or_not_at_all(folder: Folder) ->
     assert opened.read().equals(rows)
 
 
-def test_the_rows_of_a_folder_also_after_maintenance(tmp_path: Path, location: str) -> None:
+def test_the_rows_of_a_folder_also_where_the_store_went_away_within_a_batch_and_after_maintenance(
+    tmp_path: Path, store: ObjectStore, location: str
+) -> None:
     there, here = ReputLake(tmp_path / "a", location=location), ReputLake(tmp_path / "b")
     there.store, there.reader = here.store, here.reader
+    there.fill(1)
+    (start, end), *_ = there.batches()
+    sink = DeltaCommitSink(location, lambda step: store.kill() if step == CONSUME_QUEUE.name else None)
+    try:
+        with pytest.raises(LakeError) as broken_off:
+            sink.commit(there.manifest(start, end))
+    finally:
+        store.start()
+    assert isinstance(broken_off.value.__cause__, StoreAwayError)
+    assert there.batches()[0] == (start, end)
     for lake in (there, here):
         lake.fill()
     assert there.transactions() == here.transactions()
@@ -264,7 +276,7 @@ def end(process: subprocess.Popen[str]) -> None:
     process.communicate()
 
 
-@LONG  # in a folder tests/fault has it; that what is begun in a store goes on exactly, the test after it
+@LONG  # in a folder tests/fault has it; that what is begun in a store goes on exactly: `test_the_rows_of_a_folder_also_…`
 def test_a_reput_killed_between_two_tables(tmp_path: Path, location: str) -> None:
     lake = ReputLake(tmp_path / "folder")
     lake.fill()

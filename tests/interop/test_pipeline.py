@@ -1,4 +1,5 @@
-"""The bundle's pipeline by open-source Spark Declarative Pipelines: a topic's bodies as rows, each once, however often it runs."""
+"""The bundle's pipeline by open-source Spark Declarative Pipelines: a topic's bodies as rows, each once, however often it runs. Its
+queries alone, in short: `tests/integration/spark/test_pipeline.py`."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """Brokers, a Spark cluster and its driver, each on a host of its own; what they share is an object store.
 
 No host sees another's files: neither a broker's store nor the driver's token and scratch are there for a worker. In short, each of
-these is shown elsewhere: such hosts by test_spark_submit.py, fair shares and brokers that fall silent by
-tests/integration/test_several_brokers.py, a worker that is killed by tests/integration/spark/test_cluster.py.
+these is shown elsewhere: such hosts and a worker that is killed by test_spark_submit.py, fair shares and brokers that fall silent by
+tests/integration/test_several_brokers.py, that `--master` and `--driver-host` reach Spark by
+tests/unit/structured_streaming/test_reput.py.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from tests.support.spark.cluster import Cluster, Place
 
 TOKEN = "0123456789abcdef-secret"
 LAKE = f"s3://{BUCKET}/submitted"
-RECORDS = 1500
+RECORDS = 4000
 PORT = 8081
 ENCRYPTED = {
     "spark.authenticate": "true",
@@ -34,7 +34,7 @@ ENCRYPTED = {
 DEFAULTS = "".join(f"{name} {value}\n" for name, value in ENCRYPTED.items())
 """Of the cluster. What is submitted has them on its command line: beside a folder of settings its JVM would not take its archive."""
 LOOKS = 1200
-"""While a job runs, each half a second or more after the one before."""
+"""The most of them while a job runs, half a second or more apart."""
 
 
 def gateway(host: Host) -> Gateway:
@@ -71,7 +71,7 @@ def test_submitted_jobs_build_and_maintain_a_lake(tmp_path: Path, monkeypatch: p
 
                 def look() -> None:
                     environments.extend(found for worker in workers for found in environments_of(worker))
-                    if len(cluster.ran()) == len(workers):
+                    if len(cluster.ran()) == len(workers) and '"lag_bytes"' in said_so_far(driver):
                         cluster.workers[0].kill()  # its executor ends with it
 
                 said = submitted(driver, cluster.master, scratch, look, *read)
@@ -108,8 +108,7 @@ def submitted(driver: Host, master: str, scratch: Path, look: Callable[[], None]
         "SPARK_LOCAL_IP": driver.address,
         "PYTHONPATH": str(ROOT),
     }
-    log = driver.folder / "submitted.log"
-    with log.open("wb") as out:
+    with submitted_log(driver).open("wb") as out:
         process = subprocess.Popen(
             [*driver.wrapper, *submit, *command], cwd=ROOT, env=os.environ | own, stdout=out, stderr=out
         )
@@ -122,9 +121,18 @@ def submitted(driver: Host, master: str, scratch: Path, look: Callable[[], None]
     finally:
         process.kill()
         process.wait()
-    said = log.read_text(errors="replace")
+    said = said_so_far(driver)
     assert process.returncode == 0, said[-3000:]
     return said
+
+
+def submitted_log(driver: Host) -> Path:
+    return driver.folder / "submitted.log"
+
+
+def said_so_far(driver: Host) -> str:
+    """What the job that was submitted last printed."""
+    return submitted_log(driver).read_text(errors="replace")
 
 
 def environments_of(host: Host) -> list[bytes]:

@@ -1,7 +1,7 @@
 """Every version of Spark that is allowed reads a log to its end: continuously, once, and in a stream of one's own; and answers SQL.
 
 The newest is the one that all other tests run on; here it is in the long form alone, and so is the reput with --once, which differs by
-when it ends.
+when it ends. So is 4.1, for which nothing of ours is its own: it streams as 4.0 does, and has filters and checkpoints as 4.2.
 """
 
 from __future__ import annotations

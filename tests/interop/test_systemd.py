@@ -108,7 +108,7 @@ def test_its_commands_serve_and_tell_systemd_so(unit: Path) -> None:
             until(manager, "WATCHDOG=1")
             # the socket holds ten words: with as many beats unread, the last word would be lost
             process.send_signal(signal.SIGSTOP)
-            os.waitpid(process.pid, os.WUNTRACED)
+            assert os.WIFSTOPPED(os.waitpid(process.pid, os.WUNTRACED)[1])
             drain(manager)
             process.terminate()
             process.send_signal(signal.SIGCONT)

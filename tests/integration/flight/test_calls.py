@@ -292,6 +292,17 @@ def test_a_statement_has_its_time(engine: EmbeddedEngine) -> None:
         goes_on_in_time(client)
 
 
+def test_planning_has_its_time(engine: EmbeddedEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    with serve(engine) as served, served.client() as client:
+        with monkeypatch.context() as patched:
+            patched.setattr("structured_streaming.flight.service._CALL_S", 0.5)
+            patched.setattr(engine, "describe", lambda _, work: wait_until(work.check, "the end of its time"))
+            for call in (client.info, lambda command: prepare(client, command.query)):
+                with pytest.raises(flight.FlightTimedOutError, match=r"a call has 0\.5 s"):
+                    call(ONE)
+        goes_on(client)
+
+
 def goes_on_in_time(client: Client) -> None:
     """Where a busy host lets the time of a call pass, it is called again."""
 

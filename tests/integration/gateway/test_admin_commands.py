@@ -23,7 +23,7 @@ NEW_OPTIONS = {
     "brokerName": "broker-a",
     "defaultTopicQueueNums": "2",
     "lakeAutoCreateTopics": "false",
-    "grpcProxyRelayRequestTimeoutInSeconds": "60",
+    "grpcProxyRelayRequestTimeoutInSeconds": "60",  # for clients on a busy machine
 }
 
 

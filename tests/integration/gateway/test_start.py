@@ -28,9 +28,8 @@ from lakebroker_testing.gateway import ROOT, Gateway, NameServer, command
 from lakebroker_testing.logs import written
 from store.log_reader import LogReader
 from structured_streaming.lake import create_tables
-from tests.support.brokers.gateways import gateway_words
+from tests.support.brokers.gateways import gateway_words, goodbye_was_late
 from tests.support.rocketmq.requests import invoke
-from tests.support.waiting import wait_until
 
 
 def commit_progress(lake: Path, log: LogReader, offset: int) -> None:
@@ -175,14 +174,10 @@ def test_a_port_file_that_cannot_be_written(tmp_path: Path) -> None:
 
 def test_a_start_that_fails_behind_its_registration_is_taken_back(tmp_path: Path) -> None:
     with NameServer(tmp_path / "namesrv") as name_server:
-
-        def answered() -> CompletedProcess[str] | None:
-            """None where the name server was late: the broker gives it 3 s for its goodbye."""
-            done = start(tmp_path, lakePortFile="/proc/nope/x", namesrvAddr=name_server.address)
-            return None if "the broker could not unregister" in done.stderr else done
-
-        done = wait_until(answered)
-        assert done is not None
+        while goodbye_was_late(
+            (done := start(tmp_path, lakePortFile="/proc/nope/x", namesrvAddr=name_server.address)).stderr
+        ):
+            pass
         assert done.returncode == 254
         assert "lakePortFile=" in done.stderr
         assert "unregistered" in done.stderr

@@ -94,7 +94,7 @@ def test_a_store_is_upgraded_in_place(commit: str, tmp_path: Path) -> None:
         assert gateway.terminate() == 0
 
 
-@LONG  # which builds a wheel from the repository's history
+@LONG  # which builds a wheel from the repository's history; the journal as an earlier one reads it: `journal/test_earlier_readers.py`
 @BOTH
 def test_the_earlier_one_starts_again_after_an_upgrade(commit: str, tmp_path: Path) -> None:
     expected = unpacked(commit, tmp_path)
@@ -142,7 +142,7 @@ def test_the_earlier_one_starts_again_after_an_upgrade(commit: str, tmp_path: Pa
         assert gateway.terminate() == 0
 
 
-@LONG
+@LONG  # the versions of today's records: `journal/test_earlier_readers.py`
 def test_an_earlier_one_refuses_a_journal_with_erasures_by_name(tmp_path: Path) -> None:
     unpacked(BEFORE_ERASURES, tmp_path)
     with today(tmp_path) as gateway:

@@ -185,6 +185,7 @@ def test_data_version_heartbeat_unregister(tmp_path: Path) -> None:
 
 
 def test_brokers_hear_of_a_new_least_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # whom a busy machine does not let answer in 0.3 s would not be told
     monkeypatch.setattr("broker_gateway.nameserver.server._NOTIFY_TIMEOUT_S", LIMIT_S)
 
     async def test() -> None:

@@ -56,6 +56,16 @@ def aged(spark: SparkSession, folder: Path, schema: CatalogSchema) -> Iterator[A
     spark.sql(f"DROP SCHEMA {schema.quoted} CASCADE")
 
 
+@contextmanager
+def without_files(table: Path) -> Iterator[None]:
+    """Damages a table for a while."""
+    there = list(table.glob("*.parquet"))
+    away = [file.rename(table.parent / f"away-{file.name}") for file in there]
+    yield
+    for file, name in zip(away, there, strict=True):
+        file.rename(name)
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _in_memory() -> Iterator[None]:
     """The catalog keeps nothing, and nobody minds; some tables and views are a lake's."""
@@ -109,10 +119,12 @@ def test_what_stays_beside_appends_and_how_it_is_said(spark: SparkSession, lake:
         "audit-logins": today - timedelta(days=10_000),
         "*": today - timedelta(days=4),
     }
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(in_catalog, "in_order", lambda session, schema: [CONSUME_QUEUE.name])
+    with pytest.MonkeyPatch.context() as patched, without_files(lake.lake / ORDERS.table):
+        patched.setattr(in_catalog, "in_order", lambda session, schema: [ORDERS.table, CONSUME_QUEUE.name])
         dry = expire_schema(spark, SCHEMA, now, dry=True)
     assert places(lake.all_rows()) == places(before)
+    assert [report.table for report in dry if report.problems] == [ORDERS.table]
+    assert "messages of topic orders stay" in dry[0].problems[1]
     problems: list[Exception] = []
     appended = WITH_MESSAGES if EVIDENCE else ["messages"]
 
@@ -151,10 +163,11 @@ def test_what_stays_beside_appends_and_how_it_is_said(spark: SparkSession, lake:
         row["physical_offset"] for row in old["messages"] if row["topic"] == "orders"
     )
     assert 0 < len(typed) < 8 * 4
-    for said, told in ((dry, [CONSUME_QUEUE.name]), (done, WITH_MESSAGES)):
+    assert "orders" in done[1].retention.topics
+    for said, told, held in ((dry, [CONSUME_QUEUE.name], "orders"), (done, WITH_MESSAGES, "")):
         gone = {report.table: report.retention for report in said}
         for name in told:
-            lost = Counter(key[0] for key in (places(before)[name] - left[name]).elements())
+            lost = Counter(key[0] for key in (places(before)[name] - left[name]).elements() if key[0] != held)
             assert {topic: its.rows for topic, its in gone[name].topics.items()} == lost
     again = expire_schema(spark, SCHEMA, now)
     assert not any(report.retention.topics for report in again)

@@ -19,7 +19,7 @@ from tests.support.spark.cluster import Cluster, on_loopback
 COUNT = 2000
 
 
-@LONG  # between hosts, with three brokers: `tests/interop/test_scale_out.py`
+@LONG  # in short, a worker is killed under spark-submit: `tests/interop/test_spark_submit.py`; options and warning: `test_reput.py` of the unit tests
 @pytest.mark.timeout(900)
 def test_a_worker_that_is_killed_is_survived(tmp_path: Path) -> None:
     token = tmp_path / "token"

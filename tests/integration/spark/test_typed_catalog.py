@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
+import os
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -61,10 +63,15 @@ def schema(spark: SparkSession, lake: Path) -> Iterator[CatalogSchema]:
     spark.sql(f"DROP SCHEMA {SCHEMA.quoted} CASCADE")
 
 
+def no_link(*_: object) -> None:
+    raise OSError(errno.EPERM, "Operation not permitted")
+
+
 @pytest.mark.timeout(1800)
 def test_a_topic_in_a_catalog(
     spark: SparkSession, schema: CatalogSchema, lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Its files are staged where there are no hard links, as on a volume."""
     monkeypatch.setattr(spark_commit, "DATA_TABLES", (MESSAGES,))  # a start commits to each
     with LogWriter(tmp_path / "store") as writer:
         for number in range(60):
@@ -101,10 +108,12 @@ def test_a_topic_in_a_catalog(
     (filled,) = kept.filled()
     assert filled == later
     wanted, told = Wanted(typed=(later,)), list[Ends]()
-    sink = SparkCommitSink(
-        spark, SchemaTables(schema), LocalFolder(staging), told.append, uuid.uuid4().hex, wanted=wanted
-    )
-    sink.commit(manifest(staging, store, at[2], at[3], wanted))
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "link", no_link)
+        sink = SparkCommitSink(
+            spark, SchemaTables(schema), LocalFolder(staging), told.append, uuid.uuid4().hex, wanted=wanted
+        )
+        sink.commit(manifest(staging, store, at[2], at[3], wanted))
     found = spark.table(schema.table("typed_orders")).orderBy("physical_offset").collect()
     assert len(found) == messages() == 60
     assert sum(row.reason is not None for row in found) == 6

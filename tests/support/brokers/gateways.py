@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,11 @@ AT_ONCE = {
     "cleanResourceInterval": "100",
 }
 BODY = b"x" * 100_000
+
+
+def goodbye_was_late(log: str) -> bool:
+    """Whether a broker's name server was too busy to answer its goodbye, for which it has 3 s."""
+    return re.search(r"the broker could not unregister.*( within \d| in time| in \d)", log) is not None
 
 
 def first_segment(gateway: Gateway) -> int:

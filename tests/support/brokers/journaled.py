@@ -55,6 +55,7 @@ class Journaled(Turns):
         self.catalog, self.deliveries = Catalog(), DeliveryTable(lambda topic, queue_id: 0)
         noted = BrokerJournal(store, self.catalog, self.deliveries, pace, self.now.append, self.next.append)
         self.journal, self.changes, self.minutes = noted.journal, noted.deliveries, noted.minutes
+        self.erasures, self.taken_over = noted.erasures, noted.taken_over
         self.journal.replay()
         self.catalog.listen(topic_changed=noted.resources.topic, group_changed=noted.resources.group)
 

@@ -77,6 +77,8 @@ class Hostile:
         self.until = time.monotonic() + seconds
         self.rounds = Counter[str]()
         """Begun, of each kind."""
+        self.answered = threading.Event()
+        """The first extreme sends were."""
         self._answers = answers
         self._lock = threading.Lock()
 
@@ -167,6 +169,7 @@ def extreme_sends(hostile: Hostile) -> None:
                 else:
                     answer = rpc.SendMessageResponse.FromString(body[5:])
                     hostile.note(sent[each], "taken" if answer.status.code == pb.OK else "refused")
+            hostile.answered.set()
 
 
 @functools.cache
@@ -416,6 +419,7 @@ def main(plan_file: str) -> None:
             each.start()
         for each in threads:
             each.join(max(0.0, hostile.until + _END_S - time.monotonic()))
+        hostile.answered.wait(_PATIENCE_S)
         Path(plan["rounds"]).write_text(json.dumps(hostile.rounds))
         hostile.end(0)
 

@@ -8,7 +8,8 @@ import org.apache.rocketmq.remoting.protocol.RemotingCommand;
 import org.apache.rocketmq.tools.command.MQAdminStartup;
 
 /** Runs mqadmin commands in one JVM: a line of arguments divided by tabs comes in, what is printed goes out, then a line with EOT.
- * On standard error it says UNANSWERED of a command with a call that nobody answered: some print a word and no reason then. */
+ * After a command of which a call was never answered, it prints UNANSWERED on standard error: some commands print a word then, and no
+ * reason. */
 public class MqAdmin extends MQAdminStartup {
     public static void main(String[] ignored) {
         System.setProperty("com.rocketmq.remoting.client.connect.timeout", "60000");
@@ -25,14 +26,14 @@ public class MqAdmin extends MQAdminStartup {
         System.exit(0);
     }
 
-    /** The calls of the thread that makes it, without those of a client's threads, which come and go beside the command. */
+    /** The calls of the thread that creates this hook, without those of a client's threads, which come and go beside the command. */
     private static final class Unanswered implements RPCHook {
         final Set<Integer> pending = ConcurrentHashMap.newKeySet();
         private final Thread commands = Thread.currentThread();
 
         @Override
         public void doBeforeRequest(String address, RemotingCommand request) {
-            if (Thread.currentThread() == commands) {
+            if (Thread.currentThread() == commands && !request.isOnewayRPC()) {
                 pending.add(request.getOpaque());
             }
         }

@@ -134,6 +134,9 @@ class Consumer:
         return int(self._client.call("SendMessage", send_request(sent)).status.code)
 
     def sync(self, action: int, *names: str, **more: Any) -> int:
+        return int(self.synced(action, *names, **more).code)
+
+    def synced(self, action: int, *names: str, **more: Any) -> pb.Status:
         request = rpc.SyncLiteSubscriptionRequest(
             action=action,  # type: ignore[arg-type]
             topic=pb.Resource(name=TOPIC),
@@ -141,7 +144,8 @@ class Consumer:
             lite_topic_set=names,
             **more,
         )
-        return int(self._client.call("SyncLiteSubscription", request).status.code)
+        status: pb.Status = self._client.call("SyncLiteSubscription", request).status
+        return status
 
     def heartbeat(self) -> int:
         return int(self._client.call("Heartbeat", rpc.HeartbeatRequest(group=self._group)).status.code)

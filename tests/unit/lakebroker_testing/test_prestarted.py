@@ -80,7 +80,7 @@ def test_all_threads_that_wait_for_it_have_its_status(tmp_path: Path) -> None:
         assert [each.result(LIMIT_S) for each in told] == [0] * 8
 
 
-def test_one_that_is_asked_for_with_too_much_is_refused_and_no_other(tmp_path: Path) -> None:
+def test_too_large_a_request_is_refused_and_others_run_on(tmp_path: Path) -> None:
     other = name_server(tmp_path)
     with pytest.raises(OSError, match="too long") as refused:
         run("--version", env={**os.environ, "LARGE": "x" * (1 << 20)})

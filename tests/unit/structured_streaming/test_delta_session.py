@@ -95,9 +95,7 @@ def test_a_signal_ends_a_start_that_waits_which_is_said(
     assert not must_wait(ivy)
 
 
-def test_a_fetch_that_does_not_end_is_not_waited_for_for_ever(
-    ivy: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_wait_for_a_fetch_has_an_end(ivy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(delta_session, "_LONGEST_FETCH_S", 0.1)
     with fetched_in_turn(PACKAGES):
         with fetched_in_turn(PACKAGES):

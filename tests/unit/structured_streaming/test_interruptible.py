@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from structured_streaming.interruptible import Abandoned, interruptible
+from structured_streaming.interruptible import Abandoned, interruptible, of_jobs
 
 WAIT_S = 60.0
 
@@ -107,6 +111,39 @@ def test_a_second_signal_leaves_the_work_alone(hangs: bool) -> None:
     assert abandoned.value.status == 128 + signal.SIGTERM
     with pytest.raises(Handled):
         signal.raise_signal(signal.SIGINT)
+
+
+class Hanging(subprocess.Popen[bytes]):
+    """A JVM that hangs; one more signal comes while it is told to end."""
+
+    def __init__(self) -> None:
+        super().__init__([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+        self.send_signal(signal.SIGSTOP)
+
+    def terminate(self) -> None:
+        super().terminate()
+        signal.raise_signal(signal.SIGINT)
+
+
+def test_work_on_spark_that_is_left_alone_ends_its_jvm(monkeypatch: pytest.MonkeyPatch) -> None:
+    def abandoned(*_: object) -> None:
+        raise Abandoned(signal.SIGTERM)
+
+    for name, value in {
+        "interruptible": abandoned,
+        "is_ours": lambda _session: True,
+        "_PATIENCE_S": 0.1,
+    }.items():
+        monkeypatch.setattr(f"structured_streaming.interruptible.{name}", value)
+    with Hanging() as jvm:
+        try:
+            session: Any = SimpleNamespace(sparkContext=SimpleNamespace(_gateway=SimpleNamespace(proc=jvm)))
+            with pytest.raises(KeyboardInterrupt) as ended:
+                of_jobs(session, lambda: None)
+            assert ended.type is Abandoned
+            assert jvm.returncode == -signal.SIGKILL
+        finally:
+            jvm.kill()
 
 
 def test_on_another_thread_work_is_only_done() -> None:

@@ -6,11 +6,12 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from structured_streaming import reput_query
+from structured_streaming import reput, reput_query
 from structured_streaming.absence import as_spark_reports, is_absence, unless
 from structured_streaming.destination import FolderDestination
 from structured_streaming.errors import (
@@ -20,6 +21,7 @@ from structured_streaming.errors import (
     StoreAwayError,
     UnreachableError,
 )
+from structured_streaming.reput_watch import NOBODY
 from structured_streaming.stopping import Stopping
 from tests.support.waiting import LIMIT_S
 
@@ -276,3 +278,58 @@ def test_what_takes_too_long_is_left_alone_and_undone() -> None:
 
 def _raise(error: Exception) -> None:
     raise error
+
+
+@pytest.mark.usefixtures("handlers")
+@pytest.mark.parametrize(
+    ("given", "asked"),
+    [
+        ({}, ("local[2]", "")),
+        (
+            {"master": "spark://h:7077", "driver_host": "driver.example"},
+            ("spark://h:7077", "driver.example"),
+        ),
+    ],
+)
+def test_spark_starts_where_the_command_says(
+    monkeypatch: pytest.MonkeyPatch, given: dict[str, str], asked: tuple[str, str]
+) -> None:
+    def session(master: str, _scratch: str, driver_host: str, *, delta: bool) -> None:
+        raise LakeError(f"asked of {(master, driver_host)}")
+
+    for name, done in {
+        "provided_session": lambda: None,
+        "checked": lambda options: options,
+        "started": lambda start: start(),
+        "reput_session": session,
+    }.items():
+        monkeypatch.setattr(reput, name, done)
+    destination: Any = SimpleNamespace(by_spark=False, check=lambda: None, prepare=lambda: None)
+    options = reput.ReputOptions("/nowhere", store="/nowhere")
+    with pytest.raises(LakeError) as refused:
+        reput.run_reput(options, destination=destination, **given)
+    assert str(refused.value) == f"asked of {asked}"
+
+
+@pytest.mark.usefixtures("handlers")
+@pytest.mark.parametrize(
+    ("token", "master", "warned"),
+    [
+        ("0123456789abcdef", "spark://h:7077", True),
+        ("", "spark://h:7077", False),
+        ("0123456789abcdef", "local[2]", False),
+    ],
+)
+def test_that_other_hosts_get_the_token_in_plaintext_is_said(
+    monkeypatch: pytest.MonkeyPatch, token: str, master: str, warned: bool
+) -> None:
+    monkeypatch.setenv("LAKEBROKER_TOKEN", token)
+    monkeypatch.setattr(reput, "run_until_done", lambda *_: True)
+    settings = SimpleNamespace(getAll=lambda: [("spark.master", master)])
+    session: Any = SimpleNamespace(sparkContext=SimpleNamespace(getConf=lambda: settings))
+    unused: Any = None
+    told: list[str] = []
+    options = reput.ReputOptions("/nowhere", brokers="127.0.0.1:1")
+    assert reput._in_session(session, None, options, unused, unused, Stopping(), told.append, NOBODY)
+    assert told[0] == "reading 1 log from 127.0.0.1:1"
+    assert any("not encrypted; set spark.authenticate=true" in each for each in told) is warned

@@ -7,9 +7,12 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
+from structured_streaming import reput
+from structured_streaming.reput_watch import NOBODY
 from structured_streaming.stopping import Stopping
 
 
@@ -23,6 +26,15 @@ def stopping() -> Iterator[Stopping]:
     py4j.setLevel(level)
 
 
+@pytest.fixture
+def jvm() -> Iterator[subprocess.Popen[bytes]]:
+    """That hangs."""
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as hanging:
+        hanging.send_signal(signal.SIGSTOP)
+        yield hanging
+        hanging.kill()
+
+
 def test_calls_that_fail_for_it_are_not_logged(stopping: Stopping, caplog: pytest.LogCaptureFixture) -> None:
     call = logging.getLogger("py4j.clientserver")
     call.error("before")
@@ -32,19 +44,30 @@ def test_calls_that_fail_for_it_are_not_logged(stopping: Stopping, caplog: pytes
     assert caplog.messages == ["before"]
 
 
-def test_the_second_ends_a_jvm_that_hangs_and_two_at_once_are_one(
-    stopping: Stopping, monkeypatch: pytest.MonkeyPatch
+def test_the_second_ends_the_jvm_of_a_run_that_hangs_and_two_at_once_are_one(
+    stopping: Stopping, jvm: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 0.0
     monkeypatch.setattr("structured_streaming.stopping.time.monotonic", lambda: now)
-    jvm = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    jvm.send_signal(signal.SIGSTOP)
-    stopping.ends(jvm)
-    signal.raise_signal(signal.SIGTERM)
-    signal.raise_signal(signal.SIGTERM)
-    assert jvm.poll() is None
-    now = 1.0
-    signal.raise_signal(signal.SIGINT)
-    stopping.reap()
+
+    def signalled(*_: object) -> bool:
+        nonlocal now
+        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
+        assert jvm.poll() is None
+        now = 1.0
+        signal.raise_signal(signal.SIGINT)
+        return False
+
+    for name, done in {
+        "started": lambda _start: None,
+        "jvm_of": lambda _session: jvm,
+        "expect_end_of_jvm": lambda *_, ours: lambda: None,
+        "_in_session": signalled,
+        "end_session": lambda _session: None,
+    }.items():
+        monkeypatch.setattr(reput, name, done)
+    unused: Any = None
+    assert not reput._in_own_jvm("", "", unused, unused, unused, stopping, lambda text: None, NOBODY)
     assert jvm.returncode == -signal.SIGKILL
     assert stopping.number == signal.SIGTERM

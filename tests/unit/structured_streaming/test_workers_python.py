@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import tempfile
 from pathlib import Path
@@ -74,7 +75,9 @@ def test_a_home_that_is_not_there_is_named_by_spark_and_leaves_no_folder(
     environment.setenv("SPARK_HOME", str(missing))
     environment.setattr(tempfile, "tempdir", str(scratch))
     with (
-        pytest.raises(SparkStartError, match=rf"^Spark did not start \(.* '{missing}/[^;]*\)$"),
+        pytest.raises(
+            SparkStartError, match=rf"^Spark did not start \(.* '{re.escape(str(missing))}/[^;]*\)$"
+        ),
         workers_with_this_python("local[2]"),
         jvm_output_to_file(),
     ):

@@ -287,15 +287,19 @@ def test_a_reput_that_is_stopped_before_it_reads_says_so(
 
 
 def test_options_of_a_reput_arrive_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    started: list[tuple[ReputOptions, str]] = []
+    started: list[tuple[ReputOptions, str, str]] = []
     monkeypatch.setattr(
-        reput_job, "run_reput", lambda options, _on_batch, master, **_: started.append((options, master))
+        reput_job,
+        "run_reput",
+        lambda options, _on_batch, master, *, driver_host, **_: started.append(
+            (options, master, driver_host)
+        ),
     )
     reput = ["reput", "--store", str(tmp_path), "--lake", "lake"]
     given = [
         "--on-gap=continue", "--target-freshness=5s", "--target-file-size=1MiB", "--trigger=2s", "--tables=messages",
         "--without-bodies=a*", "--batch-bytes=2000000", "--message-delay-level=1s", "--sink=spark", "--staging=there",
-        "--master=local[1]", "--once",
+        "--master=spark://h:7077", "--driver-host=10.0.0.1", "--once",
     ]  # fmt: skip
     done = CliRunner().invoke(app, [*reput, *given])
     assert done.exit_code == 0, done.output
@@ -316,7 +320,8 @@ def test_options_of_a_reput_arrive_there(tmp_path: Path, monkeypatch: pytest.Mon
                 sink="spark",
                 staging="there",
             ),
-            "local[1]",
+            "spark://h:7077",
+            "10.0.0.1",
         )
     ]
     for option, value, allowed in (

@@ -1,4 +1,4 @@
-"""How long a log is left alone: longer each time it fails, never longer because it is slow."""
+"""How long a log is left alone: longer each time it fails, never longer because it is slow; that it is back is said."""
 
 from __future__ import annotations
 
@@ -104,6 +104,8 @@ def test_a_log_that_fails_is_left_alone_longer_each_time(watch: LogWatch, notes:
 
     calls = (fail, fail_late, fail)
     assert [rests(watch, notes, call, answer) for call in calls] == ["0.001 s", "0.001 s", "0.004 s"]
+    (target,) = watch.targets
+    assert notes[1:] == [f"{target.replace(':', ' ', 1)} answers again"]
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ def part_of(data: bytes, base: int) -> LogRange:
     return LogRange("store:-", "b", "l", base, base + len(data), base + len(data))
 
 
-@pytest.mark.parametrize("before", [0, pytest.param(1, marks=LONG)])
+@pytest.mark.parametrize("before", [0, pytest.param(1, marks=LONG)])  # in short a longer range is cut below
 def test_the_record_that_kills_is_found(
     lake: Path, tmp_path: Path, before: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -67,16 +67,47 @@ def test_the_record_that_kills_is_found(
     last = dataclasses.replace(part_of(data, base), start=cut)
     (usual,) = stage(str(lake), last, iter([(cut, data[cut - base :])]), EVERYTHING)
     assert batches[-1].select(COLUMNS).equals(usual.select(COLUMNS)), "what kills nobody is staged as ever"
+    bad = assert_the_deadly_alone_is_lacking(lake, manifest, start, [1, 2][1 - before :])
+    assert bad["reason"] == "the process that staged it ended with signal 9"
+
+
+def assert_the_deadly_alone_is_lacking(
+    lake: Path, manifest: list[dict[str, Any]], start: int, good: list[int]
+) -> dict[str, Any]:
+    """Of what is committed as one batch: all good ones have their rows, the deadly one is in quarantine, whose row is returned."""
     assert DeltaCommitSink(str(lake)).commit(manifest) is not None
     ids = []
     for row in manifest:
         if row["table"] == "messages":
             ids += pq.read_table(lake / "messages" / row["path"])["message_id"].to_pylist()
-    assert sorted(ids) == [f"GOOD{number:028d}" for number in (1, 2)[1 - before :]]
+    assert sorted(ids) == [f"GOOD{number:028d}" for number in good]
     (path,) = (row["path"] for row in manifest if row["table"] == "quarantine")
     (bad,) = pq.read_table(lake / "quarantine" / path).to_pylist()
     assert (bad["physical_offset"], bad["raw"]) == (start, DEADLY.encoded(start))
-    assert bad["reason"] == "the process that staged it ended with signal 9"
+    found: dict[str, Any] = bad
+    return found
+
+
+def test_halves_are_halved_again_and_good_records_before_the_deadly_one_have_their_rows(
+    lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base, records = 4096, [message(1), message(2), DEADLY, message(3), message(4)]
+    data = log_of(*records, base=base)
+    ends = [base + len(log_of(*records[:count], base=base)) for count in range(len(records) + 1)]
+    given: list[tuple[int, int]] = []
+
+    def staged_here(lake: str, part: LogRange, chunks: Any, wanted: Wanted) -> pa.RecordBatch:
+        given.append((ends.index(part.start), ends.index(part.end)))
+        if DEADLY.body in b"".join(each for _, each in chunks):
+            raise careful._DiedError("it died")
+        return next(stage(lake, part, iter(chunks), wanted))
+
+    monkeypatch.setattr(careful, "_in_child", staged_here)
+    batches = stage_carefully(str(lake), part_of(data, base), iter([(base, data)]), EVERYTHING)
+    manifest = [row for batch in batches for row in batch.to_pylist()]
+    assert given == [(0, 5), (0, 3), (0, 2), (2, 3), (3, 5)]
+    bad = assert_the_deadly_alone_is_lacking(lake, manifest, ends[2], [1, 2, 3, 4])
+    assert bad["reason"] == "it died"
 
 
 def test_an_error_that_is_told_is_no_record_s(tmp_path: Path) -> None:

@@ -13,6 +13,9 @@ import (
 	"github.com/apache/rocketmq-clients/golang/v5/credentials"
 )
 
+// Of a call, on a busy machine; the client's own is 3 seconds.
+const patience = 60 * time.Second
+
 func main() {
 	if err := run(os.Args[1], os.Args[2] == "tls", os.Args[3], os.Args[4]); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -28,6 +31,7 @@ func listen(endpoints, topic string) error {
 	if err != nil {
 		return err
 	}
+	consumer.SetRequestTimeout(patience)
 	if err := consumer.Start(); err != nil {
 		return err
 	}
@@ -51,6 +55,7 @@ func run(endpoints string, tls bool, topic, number string) error {
 	if err != nil {
 		return err
 	}
+	producer.SetRequestTimeout(patience)
 	if err := producer.Start(); err != nil {
 		return err
 	}
@@ -74,6 +79,7 @@ func run(endpoints string, tls bool, topic, number string) error {
 	if err != nil {
 		return err
 	}
+	consumer.SetRequestTimeout(patience)
 	if err := consumer.Start(); err != nil {
 		return err
 	}

@@ -33,7 +33,7 @@ import java.util.concurrent.TimeUnit;
  * rows SQL                  a line of names, then the rows
  * prepared SQL\tKIND:VALUE… the same with parameters; KIND is s(tring), i(nt), l(ong) or t(imestamp, µs since 1970)
  * update SQL                what executeUpdate says
- * cancel SQL                the statement is cancelled from a second after it began on, until it ends
+ * cancel SQL                from a second after its start, the statement is cancelled again and again until it ends
  * </pre>
  */
 public class Ask {
@@ -110,7 +110,7 @@ public class Ask {
         try {
           statement.cancel();
         } catch (SQLException | RuntimeException error) {
-          System.err.println(said(error));
+          System.out.println("ERROR\t" + said(error));
         }
       }
     } catch (InterruptedException error) {
