@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import select
+import signal
 import subprocess
 import sys
 import tempfile
@@ -74,7 +75,7 @@ class OfficialClient:
         while not line.endswith(b"\n"):
             ready, _, _ = select.select([process.stdout], [], [], max(0.0, deadline - time.monotonic()))
             if not ready:
-                raise OfficialClientError(f"no answer to {do} in {timeout_s:g} s: {self._tail()}")
+                raise OfficialClientError(f"no answer to {do} in {timeout_s:g} s: {self._stacks()}")
             chunk = process.stdout.readline()
             if not chunk:
                 raise OfficialClientError(f"the client ended at {do}: {self._tail()}")
@@ -104,9 +105,15 @@ class OfficialClient:
         log = Path(self._home.name) / "logs" / "rocketmq_python" / "rocketmq_client.log"
         return log.read_text(errors="replace")[-2000:] if log.exists() else f"no log at {log}"
 
-    def _tail(self) -> str:
+    def _stacks(self) -> str:
+        """Where each of its threads is."""
+        self._process.send_signal(signal.SIGUSR1)
+        time.sleep(1.0)
+        return self._tail(20_000)
+
+    def _tail(self, most: int = 2000) -> str:
         self._errors.seek(0, os.SEEK_END)
-        self._errors.seek(max(0, self._errors.tell() - 2000))
+        self._errors.seek(max(0, self._errors.tell() - most))
         return self._errors.read().decode("utf-8", "replace")
 
 

@@ -301,8 +301,8 @@ def _preload() -> None:
 
 
 def _serve(connection: socket.socket) -> dict[str, Any] | None:
-    """Forks until the socket is closed: gives None then, also where that is within a request, and in a fork what it is to do.
-    Forks that still run end with the server."""
+    """Forks until the socket is closed, also in the middle of a request: then gives None; in a fork, what that is to do. Forks that
+    still run end with the server."""
     running: dict[int, int] = {}
     try:
         return _forking(connection, running)

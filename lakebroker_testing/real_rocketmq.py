@@ -215,7 +215,7 @@ class RocketMQ:
             process.wait()
         self._processes.clear()
 
-    def terminate(self, timeout_s: float = 60.0) -> None:
+    def terminate(self, timeout_s: float = START_S) -> None:
         """SIGTERM, the last started first; waits for each. A name server, which has written everything before it answered, is killed:
         its end would take three seconds."""
         for name, process in reversed(self._processes):
@@ -346,8 +346,8 @@ class RocketMQ:
 class MeasuredRocketMQ(RocketMQ):
     """The same with both compilers and the collector of its own scripts: for benchmarks. What it refuses is a part of what is measured."""
 
-    def __init__(self, *what: Any, **options: Any) -> None:
-        super().__init__(*what, patient=False, **options)
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, patient=False, **options)
 
     def _options_of_jvms(self) -> list[str]:
         return ["-XX:+UseG1GC"]

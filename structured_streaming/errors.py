@@ -65,7 +65,7 @@ class UnreachableError(SourceError, NotThereError):
 
 
 class ObjectError(OSError):
-    """An object store that does not do what it was asked; it has no number."""
+    """An object store that did not do what it was asked; without an errno."""
 
 
 class StoreAwayError(ObjectError, NotThereError):

@@ -91,6 +91,8 @@ def _decompressed(
         try:
             plain.append(undo(data, min(LARGEST, max(ALWAYS, MOST_GROWTH * len(data)))))
             left.append(IDENTITY)
+        except MemoryError:  # Arrow's is an ArrowException, too
+            raise
         except (ValueError, zlib.error, OSError, pa.ArrowException):
             plain.append(data)
             left.append(codec)

@@ -15,7 +15,7 @@ import numpy as np
 from store.log.erased import NOTHING, Offsets
 from store.log.record import Host, PendingRecord, encode_properties, encode_record
 from store.scan import Scan, scan
-from structured_streaming.errors import ObjectError, TooMuchError
+from structured_streaming.errors import TooMuchError
 from structured_streaming.rows.records import Records, Rejected, subset
 
 PIECE_BYTES = 64 << 20
@@ -82,9 +82,9 @@ def _halves(
 
 
 def _of_the_system(error: Exception) -> bool:
-    """A full disk, say, or an object store that is away. Arrow raises OSError for other reasons too, then without a number."""
-    return isinstance(error, (MemoryError, ObjectError)) or (
-        isinstance(error, OSError) and error.errno is not None
+    """A full disk, say, or an object store that is away. Arrow raises plain OSErrors without a number for other reasons too."""
+    return isinstance(error, MemoryError) or (
+        isinstance(error, OSError) and (type(error) is not OSError or error.errno is not None)
     )
 
 

@@ -36,7 +36,7 @@ class Machine:
         for tool in TOOLS:
             found = shutil.which(tool)
             assert found is not None, tool
-            (self._path / tool).symlink_to(found)
+            (self._path / tool).symlink_to(Path(found).absolute())
         self._put("python3", PYTHON.format(asked=self._asked, away=self.registry_away, old=int(old)))
         self._put("java", f"#!/bin/sh\necho 'openjdk version \"{java}\"' >&2\n")
 
@@ -85,6 +85,7 @@ def test_an_installation_that_was_broken_off_begins_again(tmp_path: Path) -> Non
     assert status == 0, said
     assert [" --reinstall " in each for each in asked if INSTALLS in each] == [True]
     status, said, asked = machine.setup(*changed)
+    assert status == 0, said
     assert [" --reinstall " in each for each in asked if INSTALLS in each] == [False]
 
 

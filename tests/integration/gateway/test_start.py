@@ -174,8 +174,9 @@ def test_a_port_file_that_cannot_be_written(tmp_path: Path) -> None:
 
 def test_a_start_that_fails_behind_its_registration_is_taken_back(tmp_path: Path) -> None:
     with NameServer(tmp_path / "namesrv") as name_server:
+        address = name_server.address
         while goodbye_was_late(
-            (done := start(tmp_path, lakePortFile="/proc/nope/x", namesrvAddr=name_server.address)).stderr
+            (done := start(tmp_path, lakePortFile="/proc/nope/x", namesrvAddr=address)).stderr, address
         ):
             pass
         assert done.returncode == 254

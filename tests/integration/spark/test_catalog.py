@@ -61,9 +61,11 @@ def without_files(table: Path) -> Iterator[None]:
     """Damages a table for a while."""
     there = list(table.glob("*.parquet"))
     away = [file.rename(table.parent / f"away-{file.name}") for file in there]
-    yield
-    for file, name in zip(away, there, strict=True):
-        file.rename(name)
+    try:
+        yield
+    finally:
+        for file, name in zip(away, there, strict=True):
+            file.rename(name)
 
 
 @pytest.fixture(scope="module", autouse=True)

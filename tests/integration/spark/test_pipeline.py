@@ -36,11 +36,13 @@ def session(spark: SparkSession, lake: Path) -> Iterator[SparkSession]:
     """With the pipeline's settings."""
     made = spark.newSession()
     made.sql("CREATE SCHEMA of_the_pipeline")
-    made.sql(f"CREATE TABLE of_the_pipeline.messages USING delta LOCATION '{lake / 'messages'}'")
-    made.conf.set("lakebroker.messages", "spark_catalog.of_the_pipeline.messages")
-    made.conf.set("lakebroker.topic", "orders")
-    yield made
-    made.sql("DROP SCHEMA of_the_pipeline CASCADE")
+    try:
+        made.sql(f"CREATE TABLE of_the_pipeline.messages USING delta LOCATION '{lake / 'messages'}'")
+        made.conf.set("lakebroker.messages", "spark_catalog.of_the_pipeline.messages")
+        made.conf.set("lakebroker.topic", "orders")
+        yield made
+    finally:
+        made.sql("DROP SCHEMA of_the_pipeline CASCADE")
 
 
 @pytest.fixture

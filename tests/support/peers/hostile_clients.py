@@ -78,7 +78,7 @@ class Hostile:
         self.rounds = Counter[str]()
         """Begun, of each kind."""
         self.answered = threading.Event()
-        """The first extreme sends were."""
+        """Set once the first extreme sends were answered."""
         self._answers = answers
         self._lock = threading.Lock()
 
@@ -107,7 +107,8 @@ class Hostile:
             self._answers.write(f"{message_id} {outcome}\n")
 
     def repeat(self, name: str, kind: Callable[[Hostile], None]) -> None:
-        """Until the time is over, once at least; an error in this program ends it, a refusal by the gateway does not."""
+        """Until the time is over and the first sends were answered; an error in this program ends it, a refusal by the gateway does
+        not."""
         while True:
             self.rounds[name] += 1
             try:
@@ -117,7 +118,7 @@ class Hostile:
             except BaseException:
                 traceback.print_exc()
                 self.end(1)
-            if self.over():
+            if self.over() and self.answered.is_set():
                 return
             time.sleep(0.05)
 
@@ -150,7 +151,7 @@ def extreme_sends(hostile: Hostile) -> None:
     """Times that are none, beside one that is."""
     with hostile.peer() as peer:
         stream = 1
-        while not hostile.over():
+        while True:
             sent = {}
             for seconds in (*EXTREMES, 1):
                 message_id = f"HOSTILE{uuid.uuid4().hex}"
@@ -170,6 +171,8 @@ def extreme_sends(hostile: Hostile) -> None:
                     answer = rpc.SendMessageResponse.FromString(body[5:])
                     hostile.note(sent[each], "taken" if answer.status.code == pb.OK else "refused")
             hostile.answered.set()
+            if hostile.over():
+                return
 
 
 @functools.cache

@@ -22,7 +22,7 @@ _LATE = (
     "RemotingConnectException",  # a client gives up waiting for the lock of its connections
     "UNANSWERED",
 )
-"""What goes to stderr when a time limit of mqadmin's was over: or when a call failed at once, which is the broker's fault."""
+"""What stderr has when a time limit of mqadmin ran out; also when a call failed at once, which is the broker's fault."""
 _LEAST_LIMIT_S = 2.9
 """A little less than the shortest of those limits."""
 

@@ -1,4 +1,4 @@
-"""Who commits a reput's rows, and of what it asks before it finishes a batch."""
+"""Who commits a reput's rows, and what is asked before a batch is finished."""
 
 from __future__ import annotations
 

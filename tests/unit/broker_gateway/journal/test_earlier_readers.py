@@ -1,4 +1,4 @@
-"""What is journaled today is read alike by a broker of before that knows its version: who goes back loses nothing unseen."""
+"""An earlier broker reads all of today's journal whose version it knows: whoever goes back loses nothing unnoticed."""
 
 from __future__ import annotations
 

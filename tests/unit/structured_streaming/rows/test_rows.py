@@ -197,6 +197,17 @@ def test_a_body_grows_so_far_and_else_stays_as_stored(lake: StagedLake, size: in
     assert row["body"] == (bytes(size) if grown else stored)
 
 
+def test_a_body_is_not_stored_as_it_came_because_memory_was_short(
+    lake: StagedLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def short(*_: object) -> bytes:
+        raise pa.ArrowMemoryError("malloc of size 400 failed")
+
+    monkeypatch.setitem(bodies._CODECS, 0, ("zlib", short))
+    with pytest.raises(MemoryError, match="malloc"):
+        lake.take(log_of(Raw(body=gzip.compress(b"x" * 400), sys_flag=1)))
+
+
 def test_bodies_that_do_not_fit_in_memory_together_are_row_groups(
     lake: StagedLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -263,6 +274,7 @@ def test_an_error_that_is_no_records_fault_stops_the_reput(
         OSError(28, "No space left on device"),
         StoreAwayError("it does not answer"),
         ObjectError("status code: 403"),
+        FileNotFoundError("NoSuchBucket"),
     ],
 )
 def test_an_error_of_the_disk_or_the_store_stops_the_reput(
@@ -270,10 +282,12 @@ def test_an_error_of_the_disk_or_the_store_stops_the_reput(
 ) -> None:
     """Also one that is over at once: it says nothing of the record."""
 
-    def failing(*_: object) -> object:
-        monkeypatch.undo()
-        raise error
+    with monkeypatch.context() as patched:
 
-    monkeypatch.setattr(messages, "_message_columns", failing)
-    with pytest.raises(type(error), match=str(error)[-10:]):
-        lake.take(log_of(message(1)))
+        def failing(*_: object) -> object:
+            patched.undo()
+            raise error
+
+        patched.setattr(messages, "_message_columns", failing)
+        with pytest.raises(type(error), match=str(error)[-10:]):
+            lake.take(log_of(message(1)))

@@ -67,11 +67,11 @@ def test_the_record_that_kills_is_found(
     last = dataclasses.replace(part_of(data, base), start=cut)
     (usual,) = stage(str(lake), last, iter([(cut, data[cut - base :])]), EVERYTHING)
     assert batches[-1].select(COLUMNS).equals(usual.select(COLUMNS)), "what kills nobody is staged as ever"
-    bad = assert_the_deadly_alone_is_lacking(lake, manifest, start, [1, 2][1 - before :])
+    bad = assert_only_the_deadly_one_is_missing(lake, manifest, start, [1, 2][1 - before :])
     assert bad["reason"] == "the process that staged it ended with signal 9"
 
 
-def assert_the_deadly_alone_is_lacking(
+def assert_only_the_deadly_one_is_missing(
     lake: Path, manifest: list[dict[str, Any]], start: int, good: list[int]
 ) -> dict[str, Any]:
     """Of what is committed as one batch: all good ones have their rows, the deadly one is in quarantine, whose row is returned."""
@@ -106,7 +106,7 @@ def test_halves_are_halved_again_and_good_records_before_the_deadly_one_have_the
     batches = stage_carefully(str(lake), part_of(data, base), iter([(base, data)]), EVERYTHING)
     manifest = [row for batch in batches for row in batch.to_pylist()]
     assert given == [(0, 5), (0, 3), (0, 2), (2, 3), (3, 5)]
-    bad = assert_the_deadly_alone_is_lacking(lake, manifest, ends[2], [1, 2, 3, 4])
+    bad = assert_only_the_deadly_one_is_missing(lake, manifest, ends[2], [1, 2, 3, 4])
     assert bad["reason"] == "it died"
 
 
