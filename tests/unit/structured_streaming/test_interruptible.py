@@ -119,6 +119,8 @@ class Hanging(subprocess.Popen[bytes]):
     def __init__(self) -> None:
         super().__init__([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
         self.send_signal(signal.SIGSTOP)
+        # of signals that come together the one with the smaller number counts first, and SIGTERM's is smaller
+        assert os.WIFSTOPPED(os.waitpid(self.pid, os.WUNTRACED)[1])
 
     def terminate(self) -> None:
         super().terminate()
