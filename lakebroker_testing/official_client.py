@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -42,7 +43,10 @@ class OfficialClient:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115
         self._home = tempfile.TemporaryDirectory(prefix="rocketmq-client-", ignore_cleanup_errors=True)
         self._process = subprocess.Popen(
-            [str(interpreter()), "-P", str(Path(__file__).with_name("official_client_driver.py"))],
+            [
+                *(str(interpreter()), "-P", "-X", "faulthandler"),
+                str(Path(__file__).with_name("official_client_driver.py")),
+            ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
@@ -61,7 +65,7 @@ class OfficialClient:
         return self._process.pid
 
     def call(self, do: str, timeout_s: float = START_S, **arguments: Any) -> dict[str, Any]:
-        """Raises OfficialClientError."""
+        """Raises OfficialClientError; a client that does not answer in time is ended."""
         process = self._process
         assert process.stdin is not None
         assert process.stdout is not None
@@ -96,7 +100,8 @@ class OfficialClient:
         self._process.wait()
         for stream in (self._process.stdin, self._process.stdout):
             if stream is not None:
-                stream.close()
+                with contextlib.suppress(BrokenPipeError):  # what was asked last, of a client that was gone
+                    stream.close()
         self._errors.close()
         self._home.cleanup()
 
@@ -106,15 +111,15 @@ class OfficialClient:
         return log.read_text(errors="replace")[-2000:] if log.exists() else f"no log at {log}"
 
     def _stacks(self) -> str:
-        """Where each of its threads is."""
-        self._process.send_signal(signal.SIGUSR1)
-        time.sleep(1.0)
+        """Ends the process: where each of its threads was."""
+        self._process.send_signal(signal.SIGABRT)
+        self._process.wait()
         return self._tail(20_000)
 
     def _tail(self, most: int = 2000) -> str:
-        self._errors.seek(0, os.SEEK_END)
-        self._errors.seek(max(0, self._errors.tell() - most))
-        return self._errors.read().decode("utf-8", "replace")
+        """The end of what it wrote to standard error. The file's place is its, too, and stays where it is."""
+        size = os.fstat(self._errors.fileno()).st_size
+        return os.pread(self._errors.fileno(), most, max(0, size - most)).decode("utf-8", "replace")
 
 
 def just_started(error: OfficialClientError) -> bool:

@@ -2,7 +2,7 @@
 which has the client's packages and can be killed.
 
 Reads one command a line, `{"do": NAME, ...}`, and answers one line, `{"ok": true, ...}` or
-`{"ok": false, "error": TEXT}`. At SIGUSR1 it writes to standard error where each thread is.
+`{"ok": false, "error": TEXT}`.
 
 | command | arguments | answer |
 |---|---|---|
@@ -19,9 +19,7 @@ Reads one command a line, `{"do": NAME, ...}`, and answers one line, `{"ok": tru
 
 from __future__ import annotations
 
-import faulthandler
 import json
-import signal
 import sys
 import threading
 from typing import Any
@@ -192,7 +190,6 @@ def said(error: BaseException) -> str:
 
 
 def main() -> None:
-    faulthandler.register(signal.SIGUSR1)
     answers = sys.stdout
     sys.stdout = sys.stderr  # nothing the client prints may get between the answers
     driver = Driver()
