@@ -42,11 +42,9 @@ class OfficialClient:
     def __init__(self) -> None:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115
         self._home = tempfile.TemporaryDirectory(prefix="rocketmq-client-", ignore_cleanup_errors=True)
+        driver = Path(__file__).with_name("official_client_driver.py")
         self._process = subprocess.Popen(
-            [
-                *(str(interpreter()), "-P", "-X", "faulthandler"),
-                str(Path(__file__).with_name("official_client_driver.py")),
-            ],
+            [str(interpreter()), "-P", "-X", "faulthandler", str(driver)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,

@@ -340,8 +340,8 @@ def _store(root: str, _endpoint: str) -> ObjectStore:
 
 @contextlib.contextmanager
 def _as_os_errors() -> Iterator[None]:
-    """A store's errors as ObjectErrors, in a line; StoreAwayError where it did not answer, or not now. What is there already stays an
-    AlreadyExistsError, what is not there a FileNotFoundError."""
+    """A store's errors become ObjectErrors of one line; StoreAwayError where it did not answer, or not now. AlreadyExistsError and
+    FileNotFoundError stay."""
     from obstore.exceptions import AlreadyExistsError, BaseError
 
     try:

@@ -114,11 +114,17 @@ def both(tmp_path_factory: pytest.TempPathFactory, mqadmin: MqAdmin) -> Iterator
     folder = tmp_path_factory.mktemp("mqadmin")
     options = {"autoCreateTopicEnable": "false", "autoCreateSubscriptionGroup": "false"}
     with (
-        RocketMQ(folder / "peer", {}, heap="640m", patient=False, **options) as peer,
+        RocketMQ(
+            folder / "peer",
+            {},
+            heap="640m",
+            patient=False,  # its options are compared
+            **options,
+        ) as peer,
         NameServer(folder / "namesrv") as name_server,
         Gateway(
             folder / "ours",
-            patient=False,
+            patient=False,  # its options are compared
             namesrvAddr=name_server.address,
             lakeAutoCreateTopics="false",
             **options,

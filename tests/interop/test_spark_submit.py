@@ -60,6 +60,7 @@ def test_submitted_jobs_build_and_maintain_a_lake(tmp_path: Path, monkeypatch: p
             places = [Place(each.address, each.wrapper, each.folder) for each in (master, *workers)]
             with gateway(broker) as served, Cluster(places, defaults=DEFAULTS) as cluster:
                 authorities, scratch = driver.folder / "ca.pem", driver.folder / "tmp"
+                log = driver.folder / "submitted.log"
                 authorities.write_bytes((served.store / "config" / "trial-certificate.pem").read_bytes())
                 scratch.mkdir()
                 for worker in workers:
@@ -72,23 +73,25 @@ def test_submitted_jobs_build_and_maintain_a_lake(tmp_path: Path, monkeypatch: p
 
                 def look() -> None:
                     environments.extend(found for worker in workers for found in environments_of(worker))
-                    lags = re.findall(r'"lag_bytes": ?(\d+)', said_so_far(driver))
+                    lags = re.findall(r'"lag_bytes": ?(\d+)', log.read_text(errors="replace"))
                     if len(cluster.ran()) == len(workers) and lags and int(lags[-1]):
                         cluster.workers[0].kill()  # its executor ends with it
 
-                said = submitted(driver, cluster.master, scratch, look, *read)
+                said = submitted(driver, cluster.master, scratch, log, look, *read)
                 assert cluster.workers[0].poll() == -signal.SIGKILL, said[-3000:]
                 assert cluster.workers[1].poll() is None
                 assert "not encrypted" not in said
                 assert environments
                 assert not any(TOKEN.encode() in each for each in environments)
                 assert TOKEN not in said
-                submitted(driver, cluster.master, scratch, lambda: None, "maintain", "--lake", LAKE)
+                submitted(driver, cluster.master, scratch, log, lambda: None, "maintain", "--lake", LAKE)
             assert assert_exact(LAKE, served.store)["messages"] == RECORDS
 
 
-def submitted(driver: Host, master: str, scratch: Path, look: Callable[[], None], *command: str) -> str:
-    """What it printed. While it runs, `look` is called."""
+def submitted(
+    driver: Host, master: str, scratch: Path, log: Path, look: Callable[[], None], *command: str
+) -> str:
+    """What it printed, which is in `log` as it comes. While it runs, `look` is called."""
     home = Path(pyspark.__file__).parent
     settings = {
         **ENCRYPTED,
@@ -110,7 +113,7 @@ def submitted(driver: Host, master: str, scratch: Path, look: Callable[[], None]
         "SPARK_LOCAL_IP": driver.address,
         "PYTHONPATH": str(ROOT),
     }
-    with submitted_log(driver).open("wb") as out:
+    with log.open("wb") as out:
         process = subprocess.Popen(
             [*driver.wrapper, *submit, *command], cwd=ROOT, env=os.environ | own, stdout=out, stderr=out
         )
@@ -123,18 +126,9 @@ def submitted(driver: Host, master: str, scratch: Path, look: Callable[[], None]
     finally:
         process.kill()
         process.wait()
-    said = said_so_far(driver)
+    said = log.read_text(errors="replace")
     assert process.returncode == 0, said[-3000:]
     return said
-
-
-def submitted_log(driver: Host) -> Path:
-    return driver.folder / "submitted.log"
-
-
-def said_so_far(driver: Host) -> str:
-    """What the job that was submitted last printed."""
-    return submitted_log(driver).read_text(errors="replace")
 
 
 def environments_of(host: Host) -> list[bytes]:

@@ -148,7 +148,7 @@ def until(manager: socket.socket, word: str) -> None:
 
 
 def drain(manager: socket.socket) -> None:
-    """Reads all that was told so far."""
+    """Reads and drops what is in the socket."""
     manager.setblocking(False)
     with contextlib.suppress(BlockingIOError):
         while True:

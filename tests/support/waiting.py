@@ -38,6 +38,14 @@ def wait_until(
     return found
 
 
+def in_time(ask: Callable[[], T], late: Callable[[T], object], limit_s: float = LIMIT_S) -> T:
+    """The first answer that is not late, where another program gives up by its own clock. Fails with the last late one when the limit is over."""
+    deadline = time.monotonic() + limit_s
+    while late(answer := ask()):
+        assert time.monotonic() < deadline, f"late for {limit_s} s: {answer}"
+    return answer
+
+
 async def until(
     holds: Callable[[], T | Awaitable[T]],
     what: object = "the condition",

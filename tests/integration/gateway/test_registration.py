@@ -36,7 +36,7 @@ from tests.support.brokers.clusters import QUICK, routes
 from tests.support.brokers.gateways import answer, create, lakebroker
 from tests.support.brokers.running import running
 from tests.support.rocketmq.requests import invoke
-from tests.support.waiting import LIMIT_S, LoopClock, until, wait_until
+from tests.support.waiting import LIMIT_S, LoopClock, in_time, until, wait_until
 
 
 def brokers(name_server: str) -> dict[str, str]:
@@ -527,9 +527,11 @@ def test_a_name_server_that_hangs_hides_no_topic_of_others(tmp_path: Path, name_
 def test_a_topic_is_not_made_while_nobody_says_who_has_it(tmp_path: Path, name_server: NameServer) -> None:
     with Gateway(tmp_path / "g", namesrvAddr=name_server.address, **QUICK) as gateway:
         wait_until(lambda: "broker-a" in brokers(name_server.address))
-        while (code := asked_route(gateway, "before").status.code) == pb.PROXY_TIMEOUT:
-            pass  # the name server has 3 s to say it
-        assert code == pb.OK
+        # the name server has 3 s to say it
+        status = in_time(
+            lambda: asked_route(gateway, "before").status, lambda status: status.code == pb.PROXY_TIMEOUT
+        )
+        assert status.code == pb.OK
         os.kill(name_server.process.pid, signal.SIGSTOP)
         try:
             answer = asked_route(gateway, "new")

@@ -30,6 +30,7 @@ from store.log_reader import LogReader
 from structured_streaming.lake import create_tables
 from tests.support.brokers.gateways import gateway_words, goodbye_was_late
 from tests.support.rocketmq.requests import invoke
+from tests.support.waiting import in_time
 
 
 def commit_progress(lake: Path, log: LogReader, offset: int) -> None:
@@ -175,10 +176,10 @@ def test_a_port_file_that_cannot_be_written(tmp_path: Path) -> None:
 def test_a_start_that_fails_behind_its_registration_is_taken_back(tmp_path: Path) -> None:
     with NameServer(tmp_path / "namesrv") as name_server:
         address = name_server.address
-        while goodbye_was_late(
-            (done := start(tmp_path, lakePortFile="/proc/nope/x", namesrvAddr=address)).stderr, address
-        ):
-            pass
+        done = in_time(
+            lambda: start(tmp_path, lakePortFile="/proc/nope/x", namesrvAddr=address),
+            lambda done: goodbye_was_late(done.stderr, address),
+        )
         assert done.returncode == 254
         assert "lakePortFile=" in done.stderr
         assert "unregistered" in done.stderr

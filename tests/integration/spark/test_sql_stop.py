@@ -208,7 +208,8 @@ def is_told_to_end(stopped: int) -> bool:
     return pending is None or bool(int(pending[1], 16) >> (signal.SIGTERM - 1) & 1)
 
 
-@LONG  # a JVM of its own; in the JVM that is there a signal cancels above; that a second one ends the JVM: `test_interruptible.py`
+# short: a signal cancels a statement above, and a second one ends the JVM in `test_interruptible.py`
+@LONG  # a JVM of its own
 def test_ctrl_c_leaves_a_session_of_spark_as_it_was_and_ends_one_whose_jvm_hangs(lake: Path) -> None:
     """The JVM gets every ctrl-C of the terminal, too."""
     with on_a_terminal("sql", "--engine", "spark", "--lake", str(lake), "--format", "csv") as (

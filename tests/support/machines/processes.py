@@ -2,7 +2,25 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
+
+
+class Hanging(subprocess.Popen[bytes]):
+    """A process that does nothing, and ends by SIGKILL alone."""
+
+    def __init__(self) -> None:
+        super().__init__([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+        self.send_signal(signal.SIGSTOP)
+        # of signals that wait together the one with the smaller number counts first, and SIGTERM's is smaller
+        assert os.WIFSTOPPED(os.waitpid(self.pid, os.WUNTRACED)[1])
+
+    def __exit__(self, *exc: object) -> None:
+        self.kill()
+        super().__exit__(None, None, None)
 
 
 def of_process(pid: int, name: str) -> str:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -14,6 +12,7 @@ from typing import Any
 import pytest
 
 from structured_streaming.interruptible import Abandoned, interruptible, of_jobs
+from tests.support.machines.processes import Hanging
 
 WAIT_S = 60.0
 
@@ -113,14 +112,8 @@ def test_a_second_signal_leaves_the_work_alone(hangs: bool) -> None:
         signal.raise_signal(signal.SIGINT)
 
 
-class Hanging(subprocess.Popen[bytes]):
-    """A JVM that hangs; one more signal comes while it is told to end."""
-
-    def __init__(self) -> None:
-        super().__init__([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-        self.send_signal(signal.SIGSTOP)
-        # of signals that come together the one with the smaller number counts first, and SIGTERM's is smaller
-        assert os.WIFSTOPPED(os.waitpid(self.pid, os.WUNTRACED)[1])
+class SignalledAgain(Hanging):
+    """One more signal comes while it is told to end."""
 
     def terminate(self) -> None:
         super().terminate()
@@ -137,15 +130,12 @@ def test_work_on_spark_that_is_left_alone_ends_its_jvm(monkeypatch: pytest.Monke
         "_PATIENCE_S": 0.1,
     }.items():
         monkeypatch.setattr(f"structured_streaming.interruptible.{name}", value)
-    with Hanging() as jvm:
-        try:
-            session: Any = SimpleNamespace(sparkContext=SimpleNamespace(_gateway=SimpleNamespace(proc=jvm)))
-            with pytest.raises(KeyboardInterrupt) as ended:
-                of_jobs(session, lambda: None)
-            assert ended.type is Abandoned
-            assert jvm.returncode == -signal.SIGKILL
-        finally:
-            jvm.kill()
+    with SignalledAgain() as jvm:
+        session: Any = SimpleNamespace(sparkContext=SimpleNamespace(_gateway=SimpleNamespace(proc=jvm)))
+        with pytest.raises(KeyboardInterrupt) as ended:
+            of_jobs(session, lambda: None)
+        assert ended.type is Abandoned
+        assert jvm.returncode == -signal.SIGKILL
 
 
 def test_on_another_thread_work_is_only_done() -> None:

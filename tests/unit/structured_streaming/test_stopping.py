@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,6 +13,7 @@ import pytest
 from structured_streaming import reput
 from structured_streaming.reput_watch import NOBODY
 from structured_streaming.stopping import Stopping
+from tests.support.machines.processes import Hanging
 
 
 @pytest.fixture
@@ -28,11 +28,8 @@ def stopping() -> Iterator[Stopping]:
 
 @pytest.fixture
 def jvm() -> Iterator[subprocess.Popen[bytes]]:
-    """That hangs."""
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as hanging:
-        hanging.send_signal(signal.SIGSTOP)
+    with Hanging() as hanging:
         yield hanging
-        hanging.kill()
 
 
 def test_calls_that_fail_for_it_are_not_logged(stopping: Stopping, caplog: pytest.LogCaptureFixture) -> None:

@@ -34,7 +34,7 @@ QUEUES = 512
 """Of a topic, of which a snapshot has several parts."""
 KINDS = [kind for kind in pb.EventKind.values() if kind != pb.EVENT_KIND_UNSPECIFIED]
 FLAGS = range(16)
-"""Of messages in flight: sums of those that the earlier one knows, of which 8 is that it is held back."""
+"""Each sum of the four flags of a message in flight that the earlier broker knows; 8 says that it is held back."""
 
 
 def message(offset: int, status: Status = Status.RETURNED) -> InFlight:
