@@ -23,6 +23,8 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from structured_streaming.workers_python import workers_with_this_python
+
 NAME = "lakebroker"
 
 
@@ -32,7 +34,9 @@ def main() -> None:
     builder = SparkSession.builder.appName("somebody-else")
     for name, value in asked.get("settings", {}).items():
         builder = builder.config(name, value)
-    spark = builder.getOrCreate()
+    # a platform's workers import pyspark from no zip either; Spark waits 10 s for one, also on a busy machine
+    with workers_with_this_python("local"):
+        spark = builder.getOrCreate()
     for name, value in asked.get("again", {}).items():
         spark = SparkSession.builder.config(name, value).getOrCreate()
     for name, value in asked.get("at_run_time", {}).items():
