@@ -80,7 +80,7 @@ def measure(rate: int, chosen: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="lakebroker-bench-") as name, contextlib.ExitStack() as jobs:
         folder = Path(name)
         lake = folder / "lake"
-        gateway = jobs.enter_context(Gateway(folder / "gateway"))
+        gateway = jobs.enter_context(Gateway(folder / "gateway", patient=False))
         assert gateway.process is not None
         gateway_pid = gateway.process.pid
         given = ["--target-freshness", chosen.target_freshness, "--target-file-size", chosen.target_file_size]

@@ -31,6 +31,7 @@ def measure(chosen: argparse.Namespace) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory(prefix="lakebroker-bench-") as name, contextlib.ExitStack() as jobs:
         folder = Path(name)
         lake = folder / "lake"
+        # patient: it is not what is measured, and a refused send would end the trickle, and with it the batches
         gateway = jobs.enter_context(Gateway(folder / "gateway"))
         given = ["--brokers", gateway.address, "--lake", str(lake), "--json", "--target-freshness", "0s"]
         sending = [

@@ -57,7 +57,7 @@ def main() -> None:
             store = written(folder / "store", "broker-a", records, _BODY, _SEGMENT)
             found["path"][segments] = planned(chosen.plans, store=str(store))
             own = {"brokerClusterName": "c", "brokerName": "broker-a"}
-            with Gateway(folder, mappedFileSizeCommitLog=str(_SEGMENT), **own) as gateway:
+            with Gateway(folder, patient=False, mappedFileSizeCommitLog=str(_SEGMENT), **own) as gateway:
                 found["gateway"][segments] = planned(chosen.plans, brokers=gateway.address)
     for way, each in found.items():
         few, many = (each[segments] for segments in SEGMENTS)

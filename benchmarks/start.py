@@ -62,7 +62,7 @@ def _cpu_s(pid: int) -> float:
 
 def gateway(folder: Path) -> dict[str, Any]:
     began = time.monotonic()
-    with Gateway(folder) as started:
+    with Gateway(folder, patient=False) as started:
         assert started.process is not None
         return measured("lakebroker", began, started.address, started.process.pid)
 

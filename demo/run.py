@@ -97,6 +97,7 @@ class Demo:
         self.lake = output / "lake"
         self.output = output
         self.counted = workload.Counted(rounds)
+        # patient: nothing is measured, and the counts have to come out on a busy machine too
         self.gateway = Gateway(output, wrapper=keeping.APART, **NAME_SERVER)
         self.reput: Reput
         self._running = running

@@ -74,10 +74,13 @@ class Gateway:
         patient: bool = True,
         **options: str,
     ) -> None:
-        """`wrapper` goes before the command, such as one that enters a namespace; `limits` are those of the process, not with a
-        `wrapper`; `patient` stands for `PATIENT`, which `options` override."""
+        """`wrapper` goes before the command, such as one that enters a namespace; `limits` are those of the process. `patient`
+        stands for `PATIENT`, which `options` override. Raises ValueError for both `wrapper` and `limits`."""
+        if wrapper and limits:
+            raise ValueError(
+                "limits cannot be set through a wrapper: leave out one, or use prlimit as wrapper"
+            )
         folder.mkdir(parents=True, exist_ok=True)
-        assert not (wrapper and limits)
         self._wrapper, self._limits = wrapper, limits
         self._file = ["-c", str(config_file)] if config_file is not None else []
         self.folder = folder

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from structured_streaming.errors import LakeError
-from structured_streaming.provided_session import is_hosted, is_ours
+from structured_streaming.provided_session import is_hosted, is_ours, is_remote_session
 from structured_streaming.signal_handlers import handled_by
 
 if TYPE_CHECKING:
@@ -139,7 +139,6 @@ def of_jobs(session: SparkSession, work: Callable[[], T]) -> tuple[T, int]:
     Raises LakeError when the JVM does not answer.
     """
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-    from pyspark import inheritable_thread_target
 
     ours, tag = is_ours(session), f"lakebroker-{uuid.uuid4().hex}"
 
@@ -160,19 +159,28 @@ def of_jobs(session: SparkSession, work: Callable[[], T]) -> tuple[T, int]:
             else:
                 session.sparkContext.cancelJobsWithTag(tag)
 
-    if not ours:  # the platform cancels by what it set for this thread
-        if threading.current_thread() is not threading.main_thread():
-            with active_meanwhile(session):
-                return work(), 0
-        run = inheritable_thread_target(session)(run)
+    if not ours and threading.current_thread() is not threading.main_thread():
+        with active_meanwhile(session):
+            return work(), 0
     try:
-        return interruptible(run, cancel)
+        return interruptible(inheriting(session, run), cancel)
     except Abandoned:
         jvm = jvm_of(session) if ours else None
         if jvm is not None:
             with handled_by(signal.SIG_IGN):
                 _end(jvm)
         raise
+
+
+def inheriting(session: SparkSession, work: Callable[[], T]) -> Callable[[], T]:
+    """`work` to be done once, on another thread: in a session that was there before with what was set for this one, by which a platform
+    cancels. Each has a copy of its own: Spark notes there what a thread runs."""
+    from pyspark import inheritable_thread_target
+
+    if is_remote_session(session) or is_ours(session):
+        return work
+    inherited: Callable[[], T] = inheritable_thread_target(session)(work)
+    return inherited
 
 
 def jvm_of(session: SparkSession) -> subprocess.Popen[Any] | None:

@@ -147,6 +147,11 @@ def made_here(session: SparkSession) -> None:
     _ours.add(session.sparkContext)
 
 
+def is_remote_session(session: SparkSession) -> bool:
+    """Whether it is one of Spark Connect, which has no context here."""
+    return type(session).__module__.startswith("pyspark.sql.connect")
+
+
 def is_ours(session: SparkSession) -> bool:
     """Whether this package made its context."""
     return session.sparkContext in _ours

@@ -151,7 +151,7 @@ def _in_own_jvm(
         jvm = jvm_of(session)
         stopping.ends(jvm)
         undo = expect_end_of_jvm(
-            session, lambda error: jvm_ends(jvm, error) or stopping.wait(SIGNAL_S), ours=True
+            session, lambda error: jvm_ends(jvm, error, stopping) or stopping.wait(SIGNAL_S), ours=True
         )
         return _in_session(session, jvm, options, on_batch, destination, stopping, tell, watch, scratch)
     except KeyboardInterrupt:
@@ -190,7 +190,7 @@ def _in_session(
             raise
         return False
     except Exception as error:
-        ended = jvm_ends(jvm, error)
+        ended = jvm_ends(jvm, error, stopping)
         if isinstance(error, LakeError) and not ended:
             raise
         if stopping.wait(SIGNAL_S):

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 import warnings
 import weakref
 from collections.abc import Callable, Mapping
@@ -19,6 +20,7 @@ from structured_streaming.interruptible import has_ended, nothing_logged
 from structured_streaming.jvm_output import jvm_output_to_file
 from structured_streaming.provided_session import DEFAULT_MASTER, made_here
 from structured_streaming.scratch import scratch_folder
+from structured_streaming.stopping import Stopping
 from structured_streaming.without_pandas import WITHOUT_PANDAS
 from structured_streaming.workers_python import is_local, workers_with_this_python
 
@@ -37,6 +39,7 @@ it again, that memory was a fifth of their time. Spark ends a process that is id
 _ENDS_S = 1.0
 _BROKEN_S = 30.0
 """For the end of a JVM, behind any error, and behind a connection to it that broke."""
+_LOOK_S = 0.2
 _late = weakref.WeakSet[threading.Thread]()
 """Threads that there were when a session of ours had ended."""
 _ENCRYPTED = ("spark.network.crypto.enabled", "spark.ssl.rpc.enabled")
@@ -131,15 +134,20 @@ def sends_in_plaintext(settings: Mapping[str, str]) -> bool:
     )
 
 
-def jvm_ends(jvm: subprocess.Popen[Any] | None, error: BaseException | None) -> bool:
+def jvm_ends(jvm: subprocess.Popen[Any] | None, error: BaseException | None, stopping: Stopping) -> bool:
     """Whether our JVM has ended, or ends after an error that its end may be the cause of.
 
-    Its connections break before its process has ended: seconds before on a busy host.
+    Its connections break before its process has ended: seconds before on a busy host. A signal, which ends both, says enough.
     """
     from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
 
     broken = error is not None and any(isinstance(each, Py4JNetworkError) for each in with_causes(error))
-    return has_ended(jvm, _BROKEN_S if broken else _ENDS_S)
+    if jvm is None or not broken:
+        return has_ended(jvm, _ENDS_S)
+    until = time.monotonic() + _BROKEN_S
+    while not (ends := stopping.is_set() or has_ended(jvm, _LOOK_S)) and time.monotonic() < until:
+        pass
+    return ends
 
 
 def expect_end_of_jvm(

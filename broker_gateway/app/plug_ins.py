@@ -18,7 +18,6 @@ log = structlog.get_logger(__name__)
 
 def load_extensions(config: GatewayConfig) -> Extensions:
     """What installed packages offer. Raises HostError, which names the entry point that cannot be used."""
-    let_pandas_in()  # an extension may use it
     installed = entry_points().select  # looks into every installed package
     return Extensions(
         _load(config, installed, "lakebroker.authenticators", ("authenticate",)),
@@ -33,6 +32,7 @@ def _load(
 ) -> tuple[Any, ...]:
     loaded = []
     for point in sorted(installed(group=group), key=lambda each: each.name):
+        let_pandas_in()  # it may use it
         extension = _made(point, config)
         missing = [name for name in methods if not callable(getattr(extension, name, None))]
         if missing:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ssl
-import threading
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -132,9 +132,9 @@ def _serve(
             with contextlib.suppress(Signalled):
                 scheme = "grpc+tls" if listen.key else "grpc"
                 tell(f"{lake} is served at {scheme}://{written(listen.host, server.port)}")
-                nothing = threading.Event()
-                while not came:  # one that meets Python within a destructor is not raised
-                    nothing.wait(_LOOK_S)
+                # Python ignores what a handler raises within `__del__`, so the list is looked at too
+                while not came:
+                    time.sleep(_LOOK_S)
             came[0].answered = True
             tell(f"{came[0]}: statements that run have {GRACE_S:g} s")
         finally:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import typer
 
+from broker_gateway.cli.output import warn
 from structured_streaming.errors import LakeError, with_causes
 from structured_streaming.signal_handlers import handled_by
 
 _OF_A_STOP = (OSError, LakeError, typer.Exit)
 """Errors of ours, and of the system's, with which a command may fail once a signal has it end."""
+_OF_SIGNALS = re.compile(r"(click|typer|pydantic_core|_?duckdb)\b|builtins RuntimeError Query interrupted")
+"""Module, type and text of errors that say no more than that a signal came: typer's prompt, pydantic, DuckDB."""
 
 
 class Signalled(KeyboardInterrupt):
@@ -52,13 +56,16 @@ def raised_signals(*, first_alone: bool = False) -> Iterator[list[Signalled]]:
 
 @contextmanager
 def _left_as_signalled(came: list[Signalled]) -> Iterator[None]:
-    """Where nobody took the newest signal, it leaves, in place of nothing and of a library's own word for it: pydantic
-    and DuckDB raise an error of theirs, typer's prompt raises Abort. What fails because the command ends stays what it is."""
+    """Where nobody took the newest signal, it leaves, in place of nothing and of a library's own word for it. What fails because the
+    command ends stays what it is; an error that nobody expected is told beside the signal."""
     try:
         yield
     except Exception as error:
         if not came or came[-1].answered or (isinstance(error, _OF_A_STOP) and _follows_signal(error)):
             raise
+        name = type(error).__name__
+        if not _OF_SIGNALS.match(f"{type(error).__module__} {name} {error}"):
+            warn([f"{name} while {came[-1]} ended the command: {error}"])
         raise came[-1] from error
     if came and not came[-1].answered:
         raise came[-1]

@@ -26,7 +26,7 @@ from broker_gateway.cli.lake_options import (
     newer_source,
 )
 from broker_gateway.cli.output import fail, tell, warn
-from broker_gateway.cli.signals import raised_signals, status_of
+from broker_gateway.cli.signals import Signalled, raised_signals, status_of
 from broker_gateway.cli.sql_engines import Form, chosen, embedded, limits, of_spark
 from broker_gateway.cli.sql_session import Engine, run_input, run_text
 from broker_gateway.cli.statements import statements
@@ -140,12 +140,13 @@ def sql(
         check_token(token_file)
     source = newer_source(brokers, namesrv, store, token_file, tls_ca, message_delay_level)
     try:
-        with raised_signals():
+        with raised_signals() as signals:
             _sql(
                 lake,
                 statement,
                 _Asked(engine, master, source, as_of, bounds, strict, write),
                 Form(form, escape),
+                signals,
             )
     except KeyboardInterrupt as stopped:
         fail("interrupted", status_of(stopped))
@@ -163,7 +164,7 @@ class _Asked(NamedTuple):
     write: bool
 
 
-def _sql(lake: str, statement: str | None, asked: _Asked, form: Form) -> None:
+def _sql(lake: str, statement: str | None, asked: _Asked, form: Form, signals: list[Signalled]) -> None:
     from structured_streaming.errors import LakeError
 
     try:
@@ -177,7 +178,7 @@ def _sql(lake: str, statement: str | None, asked: _Asked, form: Form) -> None:
         _check(asked)
         with _embedded(lake, asked, form) if engine == "duckdb" else _spark(lake, asked, form) as opened:
             if statement is None:
-                run_input(opened)
+                run_input(opened, signals)
             else:
                 run_text(opened, statement)
     except LakeError as error:

@@ -40,8 +40,8 @@ class Engine(NamedTuple):
     run: Callable[[str], None]
 
 
-def run_input(engine: Engine) -> None:
-    """Standard input until it ends. Raises LakeError without a terminal; Signalled, Abandoned."""
+def run_input(engine: Engine, signals: list[Signalled]) -> None:
+    """Standard input until it ends. `signals` are those that came. Raises LakeError without a terminal; Signalled, Abandoned."""
     from structured_streaming.errors import LakeError
 
     if sys.stdin is None:
@@ -52,6 +52,8 @@ def run_input(engine: Engine) -> None:
     while True:
         running = False
         try:
+            if signals and not signals[-1].answered:  # Python ignores what a handler raises within `__del__`
+                raise signals[-1]
             _tell(pending)
             line = _line(_GOES_ON if text else _PROMPT) if terminal else _line()
             if line is None and terminal:

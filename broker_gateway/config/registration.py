@@ -114,8 +114,8 @@ class RegistrationOptions(OptionGroup):
         30_000,
         ge=100,
         le=3_600_000,
-        description="ms that a topic's route from a name server counts as new; brokers are looked for as often, and every"
-        " 5 s at least; those that have queues of ordered messages every 10 s at least",
+        description="ms that a topic's route from a name server counts as new; brokers are looked for as often, and at"
+        " least every 5 s; those that have queues of ordered messages at least every 10 s",
     )
     lake_with_namesrv: bool = Field(False, description="run a name server in this process and register there")
     lake_broker_addresses: HostList = Field(

@@ -95,7 +95,7 @@ class OrderedSends:
         self._routes.when_known(topic.name, callback)
 
     async def run(self) -> None:
-        """Looks at the cluster, and keeps what was found by the last look. To be called every `LOOK_S` at least."""
+        """Looks at the cluster, and keeps what was found by the last look. To be called at least every `LOOK_S`."""
         self.look()
         there = {each.name for each in self._topics()}
         placed = {

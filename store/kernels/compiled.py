@@ -235,8 +235,13 @@ def _add_value(digest: Any, name: str, value: Any, seen: set[int]) -> None:
     elif value in _BUILTINS:
         digest.update(value.__name__.encode())
     else:
+        remedy = (
+            "import what it needs of that by name"
+            if isinstance(value, types.ModuleType)
+            else "make it a number, text, an array or a tuple of these"
+        )
         raise TypeError(
-            f"compiled code uses {name}, a {type(value).__name__}: import what it needs of that by name, or give it as an argument"
+            f"compiled code uses {name}, a {type(value).__name__}: {remedy}, or give it as an argument"
         )
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def function_makers(session: SparkSession) -> dict[str, Callable[[], object]]:
-    """By a function's name, what makes it as a temporary one of the session."""
+    """For each function, by its name, a callable that makes it as a temporary function of the session."""
     return {name: functools.partial(session.sql, statement) for name, statement in in_spark().items()}
 
 

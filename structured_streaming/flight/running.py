@@ -154,11 +154,9 @@ class Places:
 
 
 @contextmanager
-def limited(
-    work: Work, context: grpc.ServicerContext, most_s: float, answer_s: float = ANSWER_S
-) -> Iterator[None]:
-    """Within, the work has so much time, and then its client so much to take the answer that says so."""
-    timer = threading.Timer(most_s, _expire, (work, context, most_s, answer_s))
+def limited(work: Work, context: grpc.ServicerContext, most_s: float) -> Iterator[None]:
+    """Within, the work is ended after `most_s`; its client then has `ANSWER_S` to take the answer that says so."""
+    timer = threading.Timer(most_s, _expire, (work, context, most_s))
     timer.daemon = True
     timer.start()
     try:
@@ -167,7 +165,7 @@ def limited(
         timer.cancel()
 
 
-def _expire(work: Work, context: grpc.ServicerContext, most_s: float, answer_s: float) -> None:
+def _expire(work: Work, context: grpc.ServicerContext, most_s: float) -> None:
     work.end(
         CallError(
             grpc.StatusCode.DEADLINE_EXCEEDED,
@@ -175,5 +173,5 @@ def _expire(work: Work, context: grpc.ServicerContext, most_s: float, answer_s: 
             "longer --timeout",
         )
     )
-    if not work.done.wait(answer_s):
+    if not work.done.wait(ANSWER_S):
         context.cancel()  # type: ignore[no-untyped-call]

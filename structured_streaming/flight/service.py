@@ -33,7 +33,7 @@ from structured_streaming.flight.arrow_messages import plain_schema, schema_byte
 from structured_streaming.flight.failures import CallError, bad, not_found, only_reads
 from structured_streaming.flight.parameters import parameters_of
 from structured_streaming.flight.prepared import Bounds, PreparedStatements
-from structured_streaming.flight.running import ANSWER_S, Calls, Places, Work, limited
+from structured_streaming.flight.running import Calls, Places, Work, limited
 from structured_streaming.flight.tickets import Tickets
 
 if TYPE_CHECKING:
@@ -99,7 +99,6 @@ class Sizes(NamedTuple):
     parameter_bytes: int = 1 << 20
     statements: int = 4
     statement_s: float = 600.0
-    answer_s: float = ANSWER_S
     wait_s: float = 30.0
     idle_s: float = 600.0
 
@@ -240,7 +239,7 @@ class FlightService:
                 ready = self._prepared.ready(ticket.prepared.handle, ticket.prepared.bound)
                 statement, parameters = ready.statement, ready.parameters
             with (
-                limited(work, context, self._sizes.statement_s, self._sizes.answer_s),
+                limited(work, context, self._sizes.statement_s),
                 self._engine.query(statement, parameters, watch=work) as reader,
             ):
                 yield from stream(reader.schema, reader)

@@ -21,7 +21,7 @@ from structured_streaming.errors import LakeError
 from structured_streaming.notebooks import parameters
 from structured_streaming.notebooks.errors import NotebookError
 from structured_streaming.notebooks.sizes import TableSize, sizes
-from structured_streaming.provided_session import beside, is_hosted
+from structured_streaming.provided_session import beside, is_hosted, is_remote_session
 from structured_streaming.read_only import Statement
 from structured_streaming.union.tables import SessionTables
 
@@ -178,7 +178,7 @@ def _in_own(location: str, source: Mapping[str, str], values: Mapping[str, str])
 
 def _beside(session: SparkSession) -> SparkSession:
     """A session of the same Spark with the same settings, but times in UTC; the same where there can be no other."""
-    if not type(session).__module__.startswith("pyspark.sql.connect"):
+    if not is_remote_session(session):
         own = beside(session)
     else:
         own = session

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from structured_streaming import sql
 from structured_streaming.catalog.lake_tables import detail
 from structured_streaming.catalog.names import catalog_schema
 from structured_streaming.commit.snapshot import Snapshot
+from structured_streaming.interruptible import inheriting
 from structured_streaming.lake import open_lake
 from structured_streaming.tables import TABLES
 
@@ -35,7 +37,8 @@ def sizes(session: SparkSession, location: str) -> Iterator[TableSize]:
     schema = catalog_schema(location)
     if schema is not None:
         with ThreadPoolExecutor(_AT_ONCE) as pool:
-            described = pool.map(lambda name: detail(session, schema.table(name)), names)
+            asked = [inheriting(session, partial(detail, session, schema.table(name))) for name in names]
+            described = pool.map(lambda ask: ask(), asked)
             for name, said in zip(names, described, strict=True):
                 yield TableSize(name, int(said["numFiles"]), int(said["sizeInBytes"]))
         return

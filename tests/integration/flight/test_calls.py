@@ -315,8 +315,11 @@ def goes_on_in_time(client: Client) -> None:
     wait_until(answered, "an answer in time")
 
 
-def test_a_client_that_takes_no_rows_loses_its_place(engine: EmbeddedEngine) -> None:
-    sizes = Sizes(statements=1, statement_s=0.2, answer_s=0.2, wait_s=LIMIT_S)
+def test_a_client_that_takes_no_rows_loses_its_place(
+    engine: EmbeddedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("structured_streaming.flight.running.ANSWER_S", 0.2)
+    sizes = Sizes(statements=1, statement_s=0.2, wait_s=LIMIT_S)
     with (
         serve(engine, sizes) as served,
         served.client() as client,

@@ -9,20 +9,22 @@ import threading
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from structured_streaming import delta_session
-from structured_streaming.delta_session import fetched_in_turn
+from structured_streaming.delta_session import delta_jars, fetched_in_turn
 from structured_streaming.errors import LakeError
 from structured_streaming.interruptible import started
 from tests.support.waiting import LIMIT_S
 
-PACKAGES = ("io.delta:delta-spark_*:4.0.0", "org.apache.hadoop:hadoop-aws:3.4.1")
+PACKAGES = ("io.delta:delta-spark_4.0_2.13:4.0.0", "org.apache.hadoop:hadoop-aws:3.4.1")
 JARS = ("io.delta_delta-spark_4.0_2.13-4.0.0.jar", "org.apache.hadoop_hadoop-aws-3.4.1.jar")
 
 
 @pytest.fixture
 def ivy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
     return tmp_path / ".ivy2.5.2"
 
 
@@ -53,6 +55,28 @@ def test_others_wait_while_one_is_missing(ivy: Path, there: tuple[str, ...]) -> 
 def test_nobody_waits_where_all_are_there(ivy: Path) -> None:
     fetch(ivy, *JARS)
     with fetched_in_turn(PACKAGES):
+        assert not must_wait(ivy)
+
+
+@pytest.mark.parametrize("separator", [" ", "=", " : "])
+def test_jars_are_where_spark_is_told_to_put_them(ivy: Path, tmp_path: Path, separator: str) -> None:
+    other = tmp_path / "other"
+    settings = [f"spark.jars.ivySettings {ivy}", f"spark.jars.ivy{separator}{other}", "spark.master local"]
+    (tmp_path / "spark-defaults.conf").write_text("\n".join(settings))
+    fetch(other, *JARS)
+    with fetched_in_turn(PACKAGES):
+        assert not must_wait(other)
+    assert not ivy.exists()
+
+
+def test_delta_s_jars_are_those_that_the_session_asks_for(ivy: Path) -> None:
+    fetch(ivy, JARS[1])
+    builder = SparkSession.builder
+    with delta_jars(builder, PACKAGES[1:]) as configured:
+        assert must_wait(ivy)
+    asked = configured._options["spark.jars.packages"].split(",")
+    fetch(ivy, *(f"{each.replace(':', '_', 1).replace(':', '-')}.jar" for each in asked))
+    with delta_jars(builder, PACKAGES[1:]):
         assert not must_wait(ivy)
 
 
@@ -89,8 +113,10 @@ def test_a_signal_ends_a_start_that_waits_which_is_said(
 
     with fetched_in_turn(PACKAGES), pytest.raises(KeyboardInterrupt):
         started(start)  # type: ignore[arg-type]
-    assert ends == ["Spark was not started: a signal came while another process fetched its jars"]
-    said = f"lakebroker: waiting for another process that fetches jars for Spark ({ivy}/lakebroker.lock)\n"
+    assert ends == [
+        "Spark was not started: a signal came while it waited for another process that starts Spark"
+    ]
+    said = f"lakebroker: waiting for another process that starts Spark, and may fetch jars ({ivy}/lakebroker.lock)\n"
     assert capsys.readouterr().err.count(said) == 1
     assert not must_wait(ivy)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from structured_streaming.interruptible import Abandoned, interruptible, of_jobs
+from structured_streaming.interruptible import Abandoned, inheriting, interruptible, of_jobs
 from tests.support.machines.processes import Hanging
 
 WAIT_S = 60.0
@@ -136,6 +136,29 @@ def test_work_on_spark_that_is_left_alone_ends_its_jvm(monkeypatch: pytest.Monke
             of_jobs(session, lambda: None)
         assert ended.type is Abandoned
         assert jvm.returncode == -signal.SIGKILL
+
+
+class Remote:
+    """A session of Spark Connect, which has no context."""
+
+    __module__ = "pyspark.sql.connect.session"
+
+
+@pytest.mark.parametrize(
+    ("session", "ours", "expected"),
+    [
+        (SimpleNamespace(sparkContext=object()), False, "inherited"),
+        (SimpleNamespace(sparkContext=object()), True, "plain"),
+        (Remote(), False, "plain"),
+    ],
+)
+def test_threads_inherit_what_a_platform_set_alone(
+    monkeypatch: pytest.MonkeyPatch, session: Any, ours: bool, expected: str
+) -> None:
+    monkeypatch.setattr("pyspark.inheritable_thread_target", lambda of: lambda work: lambda: "inherited")
+    if ours:
+        monkeypatch.setattr("structured_streaming.interruptible.is_ours", lambda _session: True)
+    assert inheriting(session, lambda: "plain")() == expected
 
 
 def test_on_another_thread_work_is_only_done() -> None:

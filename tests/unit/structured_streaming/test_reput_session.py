@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import signal
 import subprocess
 import sys
 import threading
@@ -21,6 +22,7 @@ from structured_streaming.reput_session import (
     jvm_ends,
     sends_in_plaintext,
 )
+from structured_streaming.stopping import Stopping
 
 LOOPBACK = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
 
@@ -92,13 +94,33 @@ def test_a_jvm_is_given_time_to_end_where_a_connection_to_it_broke(
     with EndsWhenGivenTime(
         [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL
     ) as jvm:
-        assert jvm_ends(jvm, error) is connection_broke
+        assert jvm_ends(jvm, error, no_signal()) is connection_broke
+
+
+def no_signal() -> Stopping:
+    """Of a program that keeps its handlers of signals."""
+    stopping = Stopping()
+    stopping.restore()
+    return stopping
+
+
+def test_a_signal_ends_the_wait_for_the_end_of_a_jvm() -> None:
+    """It comes within the first look."""
+    stopping = no_signal()
+
+    def wait(timeout: float) -> int:
+        assert not stopping.is_set()
+        stopping.number = signal.SIGTERM
+        raise subprocess.TimeoutExpired("java", timeout)
+
+    jvm: Any = SimpleNamespace(returncode=None, wait=wait)
+    assert jvm_ends(jvm, Py4JNetworkError("broken"), stopping)
 
 
 def test_an_error_that_is_raised_from_one_that_it_caused_is_gone_through_once() -> None:
     error, caused = LakeError("the batch failed"), LakeError("start again")
     error.__cause__, caused.__cause__ = caused, error
-    assert not jvm_ends(None, error)
+    assert not jvm_ends(None, error, no_signal())
 
 
 @pytest.mark.parametrize("ours", [True, False])

@@ -71,16 +71,35 @@ def raise_instead() -> None:
         raise RuntimeError("Query interrupted") from error
 
 
-def test_the_error_of_a_library_that_chains_the_signal_is_none_of_ours() -> None:
+def test_the_error_of_a_library_that_chains_the_signal_is_none_of_ours(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     with pytest.raises(Signalled, match="SIGTERM"), raised_signals():
         raise_instead()
+    assert capsys.readouterr().err == ""
+
+
+def break_while_it_ends() -> None:
+    try:
+        signal.raise_signal(signal.SIGTERM)
+    finally:
+        raise RuntimeError("lost the last file")
+
+
+def test_a_defect_behind_a_signal_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(Signalled, match="SIGTERM"), raised_signals():
+        break_while_it_ends()
+    assert "RuntimeError while SIGTERM ended the command: lost the last file" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("first_alone", [False, True])
-def test_a_signal_that_a_library_wraps_leaves_as_the_signal(*, first_alone: bool) -> None:
+def test_a_signal_that_a_library_wraps_leaves_as_the_signal(
+    capsys: pytest.CaptureFixture[str], *, first_alone: bool
+) -> None:
     with pytest.raises(Signalled, match="SIGTERM") as stopped, raised_signals(first_alone=first_alone):
         Written().model_dump_json()
     assert isinstance(stopped.value.__cause__, PydanticSerializationError)
+    assert capsys.readouterr().err == ""
 
 
 def go_on_in_spite_of_a_signal(came: list[Signalled]) -> None:

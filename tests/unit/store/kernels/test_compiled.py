@@ -21,6 +21,7 @@ from store.kernels import crc32, encode, fields, walk
 from store.kernels.code_folders import CODE_FOLDERS, STORE_FOLDER, CodeFolders
 from store.kernels.compiled import COMPILING, compiled, stamp
 
+SIZES = {"row": 8}
 KERNEL = """
 from changing_layout import COLUMN, TABLE
 from store.kernels.compiled import compiled
@@ -220,6 +221,14 @@ def test_a_column_that_moved_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     before = stamp(encode.encode)
     monkeypatch.setattr(encode, "BODY_START", encode.BODY_START + 1)
     assert stamp(encode.encode) != before
+
+
+def test_a_value_that_cannot_be_compared_is_refused() -> None:
+    def width(row: np.ndarray) -> int:
+        return int(row[0]) * SIZES["row"]
+
+    with pytest.raises(TypeError, match="uses SIZES, a dict: make it a number, text, an array or a tuple"):
+        stamp(compiled(width))
 
 
 def test_what_a_module_of_ours_holds_is_imported_by_name() -> None:

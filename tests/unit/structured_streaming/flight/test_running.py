@@ -113,10 +113,11 @@ def test_a_call_is_cancelled_by_its_id_while_it_runs() -> None:
     assert not calls.cancel(b"one")
 
 
-def test_time_ends_work_and_then_the_call() -> None:
+def test_time_ends_work_and_then_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("structured_streaming.flight.running.ANSWER_S", 0.05)
     context: Any = Context()
     work = Work()
-    with limited(work, context, 0.05, 0.05):
+    with limited(work, context, 0.05):
         assert context.cancelled.wait(LONG_S)
         with pytest.raises(CallError, match=r"a call has 0\.05 s"):
             work.check()

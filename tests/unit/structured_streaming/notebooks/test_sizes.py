@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -40,7 +41,17 @@ def test_a_catalog_s_tables_are_described_by_spark(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(module, "detail", lambda session, name: {"numFiles": 1, "sizeInBytes": len(name)})
     names = [*TABLES, "typed_orders"]
     expected = [(name, 1, len(f"`main`.`lake`.`{name}`")) for name in names]
-    assert list(sizes(NO_SESSION, "main.lake")) == expected
+    session: Any = SimpleNamespace(sparkContext=object())
+    copies: list[object] = []
+
+    def inheritable(of: object) -> Callable[[Callable[[], object]], Callable[[], object]]:
+        assert of is session
+        copies.append(object())
+        return lambda work: work
+
+    monkeypatch.setattr("pyspark.inheritable_thread_target", inheritable)
+    assert list(sizes(session, "main.lake")) == expected
+    assert len(copies) == len(names), "a platform cancels the jobs by what each thread has"
 
 
 def test_what_is_no_lake_is_refused(tmp_path: Path) -> None:
