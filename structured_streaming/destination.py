@@ -206,6 +206,20 @@ class KeptUpTopics:
         return after
 
 
+class _Place:
+    """Of a lake in a folder or an object store. One that was there and is gone, with its mount, say, is waited for: another in its place
+    would begin where the logs do, and brokers would free segments by what it says."""
+
+    def __init__(self, location: str) -> None:
+        self._location = location
+        self._was_there = False
+
+    def prepare(self) -> None:
+        """See `Destination.prepare`."""
+        prepare_lake(self._location, anew=not self._was_there)
+        self._was_there = True
+
+
 class FolderDestination:
     """A lake in a folder or an object store."""
 
@@ -213,6 +227,7 @@ class FolderDestination:
 
     def __init__(self, options: ReputOptions, after_step: AfterStep = no_step) -> None:
         self._options = options
+        self._place = _Place(options.lake)
         self._after_step = after_step
         self._topics = KeptUpTopics(
             FolderTyped(lake_folder(options.lake)),
@@ -227,7 +242,7 @@ class FolderDestination:
 
     def prepare(self) -> None:
         """See `Destination.prepare`."""
-        prepare_lake(self._options.lake)
+        self._place.prepare()
 
     def open(self, session: SparkSession, scratch: Path) -> tuple[Sink, dict[str, str]]:
         """See `Destination.open`."""
@@ -258,6 +273,7 @@ class SparkDestination:
 
     def __init__(self, options: ReputOptions, after_step: AfterStep = no_step) -> None:
         self._options = options
+        self._place = _Place(options.lake)
         self._after_step = after_step
         self._schema = catalog_schema(options.lake)
         self._sink: SparkCommitSink | None = None
@@ -275,7 +291,7 @@ class SparkDestination:
     def prepare(self) -> None:
         """See `Destination.prepare`."""
         if self._schema is None:
-            prepare_lake(self._options.lake)
+            self._place.prepare()
 
     def open(self, session: SparkSession, scratch: Path) -> tuple[Sink, dict[str, str]]:
         """See `Destination.open`."""

@@ -2,8 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import signal
 from collections.abc import Iterator
+
+_FOR_A_MOMENT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOTCONN, errno.ESTALE)
+"""Descriptors or memory are short, or a mount is away."""
+
+
+def of_the_system(error: BaseException) -> bool:
+    """Whether it says nothing of what was read: a full disk, say, or an object store that is away. Arrow raises plain OSErrors without a
+    number for other reasons too."""
+    return isinstance(error, MemoryError) or (
+        isinstance(error, OSError) and (type(error) is not OSError or error.errno is not None)
+    )
 
 
 def with_causes(error: BaseException) -> Iterator[BaseException]:
@@ -14,6 +26,13 @@ def with_causes(error: BaseException) -> Iterator[BaseException]:
         seen.add(id(following))
         yield following
         following = following.__cause__ or following.__context__
+
+
+def is_away(error: BaseException) -> bool:
+    """Whether it came of what may be there later, and so says nothing of what was asked for."""
+    if isinstance(error, NotThereError) or (isinstance(error, OSError) and error.errno in _FOR_A_MOMENT):
+        return True
+    return error.__cause__ is not None and is_away(error.__cause__)
 
 
 class LakeError(Exception):
@@ -69,7 +88,7 @@ class ObjectError(OSError):
 
 
 class StoreAwayError(ObjectError, NotThereError):
-    """An object store that does not answer now; it may later."""
+    """An object store that does not answer now, or a lake's folder that is gone, with its mount, say; it may be there later."""
 
 
 class CatalogAwayError(LocationError, NotThereError):

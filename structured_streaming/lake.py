@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from structured_streaming.errors import LacksTableError, LakeError, LocationError, NoLakeError
+from structured_streaming.errors import LacksTableError, LakeError, LocationError, NoLakeError, StoreAwayError
 from structured_streaming.storage.delta_names import LOG
 from structured_streaming.storage.folder import Folder
 from structured_streaming.storage.location import check_commits, check_readable, lake_folder
@@ -93,7 +93,7 @@ def lost_table(lake: object, name: str) -> LocationError:
     """A table that was there is gone."""
     return LocationError(
         f"the lake {lake} lost its table {name}: its progress has batches that went there. Made anew, it would lack their rows "
-        "for good. Restore the table from a copy; or move the whole lake away: the reput makes another from what the logs have"
+        "for good. Restore the table from a copy; or move the whole lake away and start the reput again: it makes another from what the logs have"
     )
 
 
@@ -110,12 +110,16 @@ def schema_version(place: object, configuration: Mapping[str, str]) -> int:
     return int(text)
 
 
-def create_tables(location: str) -> Folder:
-    """Makes what is missing of the lake's tables, durably; a table is there as a whole or not at all.
+def create_tables(location: str, *, anew: bool = True) -> Folder:
+    """Makes what is missing of the lake's tables, durably; a table is there as a whole or not at all. Not `anew`: the lake was there.
 
-    Raises LocationError, also for a folder with other things in it and no table, and for a lake that lost one.
+    Raises LocationError, also for a folder with other things in it and no table, and for a lake that lost one; from StoreAwayError for
+    one that was there and is gone.
     """
     folder, missing = checked_place(location)
+    if not anew and REPUT_PROGRESS in missing:
+        gone = f"lake location {folder}: the lake was there and is not any more; mount or restore it, or start again to make another"
+        raise LocationError(gone) from StoreAwayError(gone)
     _refuse_lost(folder, [table.name for table in missing])
     try:
         folder.make()

@@ -191,7 +191,8 @@ def run_until_done(
         tries += options.once or not is_absence(
             problem
         )  # what was away for long leaves tries to what comes then
-        careful = tries >= CAREFUL_AFTER and WORKER_DIED in problem
+        still_careful = careful and is_absence(problem)
+        careful = tries >= CAREFUL_AFTER and (WORKER_DIED in problem or still_careful)
         final = tries > retries(problem, once=options.once)
         if final and OURS in problem:  # the end of a JVM never looks like that
             raise LakeError(cause(problem))

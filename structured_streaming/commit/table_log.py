@@ -35,7 +35,7 @@ from structured_streaming.commit.last_checkpoint import (
 )
 from structured_streaming.commit.table_schema import check, plain
 from structured_streaming.commit.taken_away import ENGINE, TakenAway, taken_away
-from structured_streaming.errors import LakeError, NotThereError
+from structured_streaming.errors import LakeError, of_the_system
 from structured_streaming.lake import schema_version
 from structured_streaming.storage.delta_names import (
     LOG,
@@ -113,7 +113,7 @@ class TableLog:
                 self._open()  # the commits between are gone
             self._followed_at = begun
         except _UNREADABLE as error:
-            raise self._error(error) from error
+            raise log_error(self.folder, error) from error
 
     def append(self, files: Iterable[Mapping[str, Any]], transactions: Mapping[str, int]) -> None:
         """Commits files (`path`, `size`, `stats`) as the next version; durable when it returns.
@@ -172,7 +172,7 @@ class TableLog:
         except FileNotFoundError:
             return ""
         except _UNREADABLE as error:
-            raise self._error(error) from error
+            raise log_error(self.folder, error) from error
         return ""
 
     def checkpoint_if_due(self, commits: int | None = None, share: int | None = None) -> None:
@@ -203,7 +203,7 @@ class TableLog:
             if newest_checkpoint(self._log) < self.version:
                 self._checkpoint()
         except (OSError, DeltaError, pa.ArrowException) as error:
-            raise self._error(error) from error
+            raise LakeError(f"no checkpoint of {self.folder} could be made: {error}") from error
 
     def _put(self, actions: Iterable[Mapping[str, Any]]) -> None:
         """The next version."""
@@ -215,7 +215,7 @@ class TableLog:
                 f"version {self.version + 1} of {self.folder} is another writer's"
             ) from error
         except OSError as error:
-            raise self._error(error) from error
+            raise log_error(self.folder, error) from error
         self.version += 1
 
     def _open(self) -> None:
@@ -232,7 +232,7 @@ class TableLog:
                 self._log.remove_scratch(_SCRATCH_S)
                 self.folder.parent.remove_scratch(_SCRATCH_S)
         except _UNREADABLE as error:
-            raise self._error(error) from error
+            raise log_error(self.folder, error) from error
         if known.version < 0 or "configuration" not in known.metadata:
             raise LakeError(f"{self._log} holds neither a whole checkpoint nor version 0; restore them")
         self._believe(known)
@@ -328,9 +328,11 @@ class TableLog:
         )
         point_to_newest(self._log)
 
-    def _error(self, error: Exception) -> LakeError:
-        away = isinstance(error, NotThereError)
-        return LakeError(f"table {self.folder}: {error}{'' if away else '; its log cannot be used as it is'}")
+
+def log_error(folder: Folder, error: Exception) -> LakeError:
+    """Of the table in `folder`: a full disk, say, is no fault of its log."""
+    fault = "" if of_the_system(error) else "; its log cannot be used as it is"
+    return LakeError(f"table {folder}: {error}{fault}")
 
 
 def _present(column: pa.ChunkedArray) -> Iterator[Any]:

@@ -12,9 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
-from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError
 
+from structured_streaming.commit.versions import of_version
 from structured_streaming.storage.folder import Folder
 
 ENGINE = "lakebroker"
@@ -43,10 +42,9 @@ def taken_away(
 
 
 def emptied(folder: Folder, found: TakenAway) -> bool:
-    """Whether that version has no rows; False, too, where it cannot be read any more."""
-    try:
-        actions = pa.table(DeltaTable(folder.uri, version=found.version).get_add_actions(flatten=True))
-    except (DeltaError, OSError):  # a store that is away is told by who reads the table
+    """Whether that version has no rows; False, too, where it is gone. Raises LakeError."""
+    actions = of_version(folder, found.version, lambda table: pa.table(table.get_add_actions(flatten=True)))
+    if actions is None:
         return False
     counts = actions["num_records"].to_pylist() if "num_records" in actions.column_names else [None]
     return actions.num_rows == 0 or all(count == 0 for count in counts)

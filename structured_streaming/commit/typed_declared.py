@@ -10,7 +10,7 @@ import pyarrow as pa
 from deltalake import Schema
 
 from structured_streaming.commit.table_log import TableLog
-from structured_streaming.errors import LakeError, NotThereError
+from structured_streaming.errors import LakeError, is_away
 from structured_streaming.storage.delta_names import LOG
 from structured_streaming.storage.folder import Folder
 from structured_streaming.tables import Column, Table
@@ -56,14 +56,14 @@ def readable(lake: Folder) -> list[Declaration]:
 
 @contextlib.contextmanager
 def left_out(table: str, tell: Callable[[str], None]) -> Iterator[None]:
-    """What is wrong with one typed table is told. A store that is away is everybody's business, and raised; so is
-    UnknownSchemaError."""
+    """What is wrong with one typed table is told. A store that is away, or a want of descriptors, is everybody's business, and raised;
+    so is UnknownSchemaError."""
     try:
         yield
     except UnknownSchemaError:
         raise
     except LakeError as error:
-        if isinstance(error, NotThereError) or isinstance(error.__cause__, NotThereError):
+        if is_away(error):
             raise
         tell(f"{table} is left as it is: {error}")
 

@@ -20,9 +20,9 @@ from structured_streaming.tables import REPUT_PROGRESS, SCHEMA_VERSION, TABLES, 
 from structured_streaming.typed.declaration import DECLARED
 
 
-def prepare_lake(location: str) -> Folder:
-    """Makes the lake's missing tables, and upgrades older ones. Raises LakeError."""
-    folder = create_tables(location)
+def prepare_lake(location: str, *, anew: bool = True) -> Folder:
+    """Makes the lake's missing tables, and upgrades older ones. `anew` as for `create_tables`. Raises LakeError."""
+    folder = create_tables(location, anew=anew)
     for table in [*(each for each in TABLES.values() if each is not REPUT_PROGRESS), REPUT_PROGRESS]:
         _upgrade(folder.child(table.name), table)
     for name in typed_names(folder):

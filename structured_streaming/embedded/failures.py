@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from structured_streaming.errors import LakeError, ReadOnlyError
+from structured_streaming.errors import LakeError, NotThereError, ReadOnlyError, is_away
 
 _TRACE = re.compile(r"\n(?:At:|Traceback|Stack Trace|The above exception)\b.*", re.DOTALL)
 _LINE = re.compile(r"^LINE (\d+):", re.MULTILINE)
@@ -21,6 +21,13 @@ _GONE = re.compile(
     re.DOTALL,
 )
 """Of DuckDB's own files, and of Arrow's datasets. Told by how they begin: other errors have the texts of messages in them."""
+_AWAY = re.compile(
+    r"Invalid Input Error: arrow_scan: get_next failed\(\): IOError: .*AWS Error "
+    r"(?:NETWORK_CONNECTION|REQUEST_TIMEOUT|SLOW_DOWN|THROTTLING|SERVICE_UNAVAILABLE|INTERNAL_FAILURE|"
+    r"UNKNOWN \(HTTP status (?:429|5\d\d)\))",
+    re.DOTALL,
+)
+"""Of Arrow's datasets: an object store that does not answer, or not now."""
 _NO_FUNCTION = "Catalog Error: Scalar Function with name "
 _DUCKDB_S = (
     'This is DuckDB\'s SQL: "a name" where Spark has `a name`, unnest(keys) for explode(keys), octet_length(body) for length(body); '
@@ -41,7 +48,11 @@ class UnexplainedError(LakeError):
     """A statement that failed in one of the engine's threads: another one, which DuckDB interrupts for it, may tell of that alone."""
 
 
-class FilesGoneError(LakeError):
+class LakeAwayError(LakeError, NotThereError):
+    """A lake that cannot be read now; it may later."""
+
+
+class FilesGoneError(LakeAwayError):
     """Files that are not there, or cannot be read: of a version that was vacuumed, perhaps."""
 
 
@@ -95,6 +106,8 @@ def plain(error: Exception, line: int = 0) -> LakeError:
         )
     if gone:
         return FilesGoneError(text)
+    if _AWAY.match(text) or is_away(error):
+        return LakeAwayError(text)
     if found is None and _PARQUET.match(text):
         text = f"a file of the lake is damaged, perhaps ({text}); `lakebroker lake check` tells which"
     return LakeError(text)

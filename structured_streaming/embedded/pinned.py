@@ -18,6 +18,7 @@ from deltalake.exceptions import DeltaError
 
 from structured_streaming.embedded.failures import FilesGoneError, plain
 from structured_streaming.embedded.quoting import literal, name
+from structured_streaming.storage.delta_names import LOG
 from structured_streaming.storage.folder import Folder
 
 
@@ -122,6 +123,7 @@ class DatasetTables:
             found = DeltaTable(folder.uri, version=version)
             return found.to_pyarrow_dataset(filesystem=folder.arrow_filesystem())
         except (DeltaError, OSError) as error:
+            folder.child(LOG).exists()  # raises where the store is away
             raise FilesGoneError(f"table {folder}: {error}") from error
 
 

@@ -37,13 +37,13 @@ from typing import Any
 import pyarrow as pa
 
 from structured_streaming.embedded.engine import EmbeddedEngine
-from structured_streaming.embedded.failures import FatalError
+from structured_streaming.embedded.failures import FatalError, LakeAwayError
 from structured_streaming.embedded.interface import Parameters
 from structured_streaming.embedded.memory import bounded_memory
 from structured_streaming.embedded.results import pieces
 from structured_streaming.embedded.running import Running, Watch, not_stopped, started_thread
 from structured_streaming.embedded.status import FATAL, NOT_STOPPED
-from structured_streaming.errors import LakeError, NotThereError
+from structured_streaming.errors import LakeError, NotThereError, is_away
 from structured_streaming.scratch import remove_all
 from structured_streaming.without_pandas import leave_pandas_out
 
@@ -191,7 +191,9 @@ def _answered(
 
 
 def _failed(error: Exception) -> tuple[Any, ...]:
-    if isinstance(error, LakeError | NotThereError):
+    if isinstance(error, OSError) or (is_away(error) and not isinstance(error, NotThereError)):
+        return "failed", LakeAwayError, (str(error),), {}
+    if isinstance(error, LakeError):
         return "failed", type(error), error.args, dict(error.__dict__)
     if isinstance(error, MemoryError):
         text = "the statement needs more than the memory that it may use; give it more (--memory), or ask for less"

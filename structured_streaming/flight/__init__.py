@@ -34,5 +34,6 @@ took 750 MiB of memory with 300 MiB sent), and has no bound for connections, thr
 | what the engine's process allocates: half a GiB more | the statement fails (`embedded/memory.py`); where the process ends, those beside it get UNAVAILABLE, and another one is started |
 | work that looks for no interrupt, 10 s beyond its time, or after it was cancelled | the process ends. Statements beside it run again, once, where they had no row yet; else they get UNAVAILABLE |
 | a lake that does not answer, 15 s beyond a call's time, or after it was cancelled | the call is given up; the process goes on |
+| a lake that cannot be read now | UNAVAILABLE |
 | a row: 64 MiB | INVALID_ARGUMENT |
 """

@@ -10,7 +10,7 @@ import grpc
 import pyarrow as pa
 
 from structured_streaming.embedded.apart import EngineEndedError
-from structured_streaming.errors import LakeError, NotThereError, ReadOnlyError
+from structured_streaming.errors import LakeError, ReadOnlyError, is_away
 from structured_streaming.storage.location import absolute
 
 _SHOWN = 2000
@@ -74,7 +74,7 @@ def status_of(error: Exception, hidden: Hidden = Hidden()) -> tuple[grpc.StatusC
         error = only_reads(error.kind)
     if isinstance(error, CallError):
         code = error.code
-    elif isinstance(error, NotThereError | EngineEndedError):
+    elif isinstance(error, EngineEndedError) or is_away(error):
         code = grpc.StatusCode.UNAVAILABLE
     elif isinstance(error, LakeError | pa.ArrowException):
         code = grpc.StatusCode.INVALID_ARGUMENT

@@ -85,7 +85,7 @@ def _check(lake: Folder, logs: Sequence[LogSource], on_found: Callable[[Findings
             try:
                 gone, erased = read_upkeep(lake).promised, Erasures(lake).every()
                 findings.problems += LogCheck(log, progress, tables, topics, gone, erased).problems()
-            except LakeError as error:
+            except (LakeError, OSError) as error:
                 findings.problems.append(f"not compared to its end: {error}")
         found.append(findings)
         on_found(findings)
@@ -96,7 +96,7 @@ def _lacking(lake: Folder, progress: Progress, whole: Mapping[str, CheckedTable]
     """Of messages that indexes point to."""
     try:
         return list(lacking(progress, whole, read_upkeep(lake).promised, Erasures(lake).every()))
-    except LakeError as error:
+    except (LakeError, OSError) as error:
         return [f"not compared with the indexes: {error}"]
 
 

@@ -71,9 +71,7 @@ class CheckedTable:
         if file.is_elsewhere:
             raise FileError(file, "it is outside of the table's folder")
         status = self._folder.status(file.name)
-        if status is None:
-            raise FileError(file, "it is not there")
-        if status.size != file.size:
+        if status is not None and status.size != file.size:
             raise FileError(file, f"it has {status.size:,} bytes, the table's log says {file.size:,}")
         statistics = Statistics()
         for part in parts(self._folder, file, self.snapshot.schema):

@@ -204,25 +204,30 @@ class _Look:
         self.table = table
         self._bound_of = window.bound_of
         self._ends: dict[QueueKey, int] = {}
+        self._damaged: dict[str, str] = {}
         self.candidates = self._candidates(window)
         self.found: list[_Found] = []
         self.report = Retention()
 
     def find(self, keeps_ends: bool) -> list[str]:
         """Looks at the candidates; `keeps_ends`: the last row of each queue stays in every table, not only in `consume_queue`.
-        What is wrong with files, which are left as they are. Raises FileError."""
-        problems = []
+        What is wrong with files, which are left as they are. Raises LakeError."""
         self._ends = self._last_rows() if self._keeps_ends(keeps_ends) else {}
         for file in self.candidates:
+            if file.path in self._damaged:  # its rows are not among the ends
+                continue
             try:
                 found = self._look_at(file)
             except FileError as error:
-                problems.append(f"retention of {self.table.folder}: {error}; it is left as it is")
+                self._leave(error)
                 continue
             if found.gone or (found.kept and file.label != KEPT):
                 self.found.append(found)
         self.report = reported(self.found)
-        return problems
+        return list(self._damaged.values())
+
+    def _leave(self, error: FileError) -> None:
+        self._damaged[error.file.path] = f"retention of {self.table.folder}: {error}; it is left as it is"
 
     def _candidates(self, window: _Window) -> list[DataFile]:
         found = [file for file in self.table.files if window.may_have(file)]
@@ -300,14 +305,14 @@ class _Look:
                     old, _ = self._masks(rows)
                     old_ends.add(rows.filter(pa.array(old)))
                     ends.add(rows)
-            except FileError:
-                continue  # it is left as it is, and said
+            except FileError as error:
+                self._leave(error)
         waiting = {queue: end for queue, end in old_ends.all.items() if ends.all[queue] == end}
         others = [file for file in self.table.files if file not in self.candidates]
         return without_later(waiting, sorted(others, key=_times_of, reverse=True), self._rows)
 
     def _rows(self, file: DataFile) -> Iterator[pa.Table]:
-        """What is looked at of a file, a row group at a time. Raises FileError."""
+        """What is looked at of a file, a row group at a time. Raises as `parts`."""
         schema = self.table.snapshot.schema
         columns = [name for name in self.wanted if name in schema.names]
         for part in parts(self.table.folder, file, schema):

@@ -15,7 +15,7 @@ import numpy as np
 from store.log.erased import NOTHING, Offsets
 from store.log.record import Host, PendingRecord, encode_properties, encode_record
 from store.scan import Scan, scan
-from structured_streaming.errors import TooMuchError
+from structured_streaming.errors import TooMuchError, of_the_system
 from structured_streaming.rows.records import Records, Rejected, subset
 
 PIECE_BYTES = 64 << 20
@@ -62,12 +62,12 @@ def taken(
             raise
         yield from _halves(piece, take, check)
     except Exception as error:
-        if _of_the_system(error):
+        if of_the_system(error):
             raise
         if len(found) > 1:
             yield from _halves(piece, take, check)
             return
-        check(piece._replace(found=_good_record(), erased=NOTHING).records())
+        check(piece._replace(found=scan(good_record(), 0), erased=NOTHING).records())
         reason = f"no rows could be made: {type(error).__name__}: {error}"
         yield Rejected(int(found.physical_offset[0]), int(found.size[0]), reason[:_REASON_CHARACTERS])
     else:
@@ -81,15 +81,9 @@ def _halves(
         yield from taken(piece._replace(found=subset(piece.found, rows)), take, check)
 
 
-def _of_the_system(error: Exception) -> bool:
-    """A full disk, say, or an object store that is away. Arrow raises plain OSErrors without a number for other reasons too."""
-    return isinstance(error, MemoryError) or (
-        isinstance(error, OSError) and (type(error) is not OSError or error.errno is not None)
-    )
-
-
-def _good_record() -> Scan:
+def good_record() -> bytes:
+    """One that begins at 0, for which rows are made wherever any are."""
     host = Host("127.0.0.1", 10911).packed
     properties = encode_properties({"UNIQ_KEY": "id", "KEYS": "key", "TAGS": "tag"})
     pending = PendingRecord("topic", 0, b"body", properties, 1, host)
-    return scan(b"".join(map(bytes, encode_record(pending, 0, 0, 1, host, append_crc=True))), 0)
+    return b"".join(map(bytes, encode_record(pending, 0, 0, 1, host, append_crc=True)))

@@ -2,7 +2,7 @@
 
 Staging itself finds records that fail (`rows/pieces.py`). What is left is a process that dies: it is killed for want of
 memory, or native code crashes. The reput comes here when a batch has failed twice without a reason of ours. Whoever dies
-here is the child, and the record that it dies for goes to quarantine.
+here is the child, and the record that it dies for again, though not for a good one, goes to quarantine.
 
 The child is given the range as bytes and answers with its manifest. Ranges that were cut have manifests of their own: they
 join, as those of any batch do.
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
@@ -21,7 +22,8 @@ import numpy as np
 import pyarrow as pa
 
 from store.scan import scan
-from structured_streaming.errors import LakeError
+from structured_streaming.errors import LakeError, StoreAwayError, with_causes
+from structured_streaming.rows.pieces import good_record
 from structured_streaming.rows.quarantine import quarantine
 from structured_streaming.rows.records import Rejected, subset
 from structured_streaming.source.log_range import LogRange
@@ -37,8 +39,10 @@ from structured_streaming.without_pandas import leave_pandas_out
 Chunks = list[tuple[int, bytes]]
 ATTEMPT_S = 600.0
 """What staging a range in a child may take."""
-_FAILED = 3
-"""Status of a child whose error is told on its standard error."""
+_FAILED, _AWAY = 3, 4
+"""Status of a child whose error is told on its standard error; whether that is of a store that is away."""
+_ASKED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+"""Signals that ask a process to end: no record does that."""
 
 
 class _DiedError(Exception):
@@ -59,15 +63,35 @@ def _stage(lake: str, part: LogRange, chunks: Chunks, wanted: Wanted) -> Iterato
     except _DiedError as error:
         middle = _middle(part, chunks)
         if middle is None:
-            yield _quarantined(lake, part, chunks, str(error))
+            yield _alone(lake, part, chunks, wanted, error)
             return
         for start, end in ((part.start, middle), (middle, part.end)):
             half = dataclasses.replace(part, start=start, end=end)
             yield from _stage(lake, half, list(_within(chunks, start, end)), wanted)
 
 
+def _alone(lake: str, part: LogRange, chunks: Chunks, wanted: Wanted, died: _DiedError) -> pa.RecordBatch:
+    """The manifest of a record that a child died for. Memory may have been short, or the store slow: a good record tells whether that
+    is so now, and the next child whether it is over. Raises LakeError for a death that is no record's."""
+    data = good_record()
+    good = dataclasses.replace(part, start=0, end=len(data), log_end=len(data), erased=())
+    try:
+        staged = _in_child(lake, good, [(0, data)], wanted)
+    except _DiedError as error:
+        raise LakeError(
+            f"{died}, and so it is with a good record: {error}; give Spark's machine more memory, or find what ends its processes"
+        ) from error
+    for file in staged.to_pylist():
+        if file["path"]:
+            lake_folder(lake).child(file["table"]).remove(file["path"])
+    try:
+        return _in_child(lake, part, chunks, wanted)
+    except _DiedError as error:
+        return _quarantined(lake, part, chunks, str(error))
+
+
 def _in_child(lake: str, part: LogRange, chunks: Chunks, wanted: Wanted) -> pa.RecordBatch:
-    """The manifest that a child makes. Raises _DiedError, LakeError for what it says."""
+    """The manifest that a child makes. Raises _DiedError, LakeError and StoreAwayError for what it says."""
     header = {
         "lake": lake,
         "part": {field.name: getattr(part, field.name) for field in dataclasses.fields(part)},
@@ -87,8 +111,12 @@ def _in_child(lake: str, part: LogRange, chunks: Chunks, wanted: Wanted) -> pa.R
         )
     except subprocess.TimeoutExpired as error:
         raise _DiedError(f"staging did not end in {ATTEMPT_S:g} s") from error
-    if child.returncode == _FAILED:
-        raise LakeError(child.stderr.decode("utf-8", "replace").strip()[-2000:])
+    if child.returncode in (_FAILED, _AWAY):
+        kind = LakeError if child.returncode == _FAILED else StoreAwayError
+        raise kind(child.stderr.decode("utf-8", "replace").strip()[-2000:])
+    if -child.returncode in _ASKED:
+        ended_by = signal.Signals(-child.returncode).name
+        raise LakeError(f"the process that stages a batch was ended by {ended_by}; the batch is staged again")
     if child.returncode:
         how = f"signal {-child.returncode}" if child.returncode < 0 else f"status {child.returncode}"
         raise _DiedError(f"the process that staged it ended with {how}")
@@ -142,7 +170,7 @@ def _main() -> None:
         sys.stderr.write(
             f"{error}\n" if isinstance(error, LakeError) else f"{type(error).__name__}: {error}\n"
         )
-        sys.exit(_FAILED)
+        sys.exit(_AWAY if any(isinstance(each, StoreAwayError) for each in with_causes(error)) else _FAILED)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 from urllib.parse import unquote
 
@@ -12,12 +12,11 @@ import pyarrow.parquet as pq
 
 from structured_streaming.commit.ends import Ends, FollowedEnds
 from structured_streaming.commit.erasures_log import Erasures
-from structured_streaming.commit.table_log import TableLog
+from structured_streaming.commit.table_log import TableLog, log_error
 from structured_streaming.commit.taken_away import emptied
 from structured_streaming.commit.typed_declared import left_out, readable, typed_names
 from structured_streaming.commit.upkeep_log import read_upkeep
 from structured_streaming.erased import Erased
-from structured_streaming.errors import LakeError
 from structured_streaming.storage.delta_names import LOG, SPARK_APPLICATION, commit_name
 from structured_streaming.storage.folder import Folder
 from structured_streaming.tables import REPUT_PROGRESS, UPKEEP
@@ -49,24 +48,23 @@ class FollowedLake:
                 versions[name] = self._followed(name).version
         return Instant(ends, versions, retired=self.retired(), hidden=self.hidden())
 
-    def emptied(self, tables: Iterable[str]) -> list[str]:
+    def emptied(self, tables: Iterable[str]) -> Iterator[str]:
         """What is to be said of tables that others emptied, as of when their logs were read last. Nothing of a lake that Spark's
         writer commits to: there retention and a crash's repair are commits of Spark, too."""
-        found = []
         for name in tables:
             taken = (self._logs.get(name) or self._followed(name)).taken
             told = not self._repeats and taken is not None and (name, taken.version) in self._told
             if taken is None or told or self._is_sparks(name):
                 continue
-            self._told.add((name, taken.version))
             folder = self.folder.child(name)
-            if emptied(folder, taken):
-                found.append(
+            is_empty = emptied(folder, taken)
+            self._told.add((name, taken.version))
+            if is_empty:
+                yield (
                     f"table {folder} lacks rows: version {taken.version} ({taken.how}) took all away that it had; RESTORE TABLE to version "
                     f"{taken.version - 1} brings them back, without what came since, until maintenance removes their files a day later; or "
                     "fill a new lake from the log"
                 )
-        return found
 
     def _is_sparks(self, name: str) -> bool:
         logs = (self._followed(REPUT_PROGRESS.name), self._logs[name])
@@ -162,5 +160,5 @@ def committed(folder: Folder) -> datetime.datetime | None:
     except FileNotFoundError:  # maintenance has removed what is that old
         return None
     except (OSError, ValueError) as error:
-        raise LakeError(f"table {progress}: {error}; its log cannot be used as it is") from error
+        raise log_error(progress, error) from error
     return datetime.datetime.fromtimestamp(max(times) / 1_000_000, datetime.UTC) if times else None

@@ -44,7 +44,7 @@ class ReadableLake(Protocol):
     def newest(self, tables: Iterable[str]) -> Instant:
         """With the versions of `tables` and of the progress, which is read first."""
 
-    def emptied(self, tables: Iterable[str]) -> list[str]:
+    def emptied(self, tables: Iterable[str]) -> Iterable[str]:
         """What is to be said of tables that others emptied, as far as that is known; each once."""
 
     def committed(self) -> datetime.datetime | None:
@@ -89,14 +89,14 @@ class FolderLake:
         return is_there(self._folder.child(name), version)
 
     def then(self, moment: str) -> Instant:
-        """See `ReadableLake.then`. Nor is it here."""
+        """See `ReadableLake.then`. Spark, which would start a job for each look at the progress, is not asked here either."""
         return instant_then(self._folder, moment)
 
     def newest(self, tables: Iterable[str]) -> Instant:
         """See `ReadableLake.newest`."""
         return self._followed.newest(tables)
 
-    def emptied(self, tables: Iterable[str]) -> list[str]:
+    def emptied(self, tables: Iterable[str]) -> Iterable[str]:
         """See `ReadableLake.emptied`."""
         return self._followed.emptied(tables)
 
@@ -163,7 +163,7 @@ class CatalogLake:
         ends = {(str(row[0]), str(row[1])): int(row[2]) for row in rows}
         return Instant(ends, versions, retired=self.retired(), hidden=self.hidden())
 
-    def emptied(self, tables: Iterable[str]) -> list[str]:
+    def emptied(self, tables: Iterable[str]) -> Iterable[str]:
         """See `ReadableLake.emptied`. Who removes what in a catalog is its business."""
         return []
 

@@ -12,6 +12,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from structured_streaming.commit.ends import Ends
+from structured_streaming.commit.versions import of_version
 from structured_streaming.errors import LakeError
 from structured_streaming.storage.folder import Folder
 from structured_streaming.tables import REPUT_PROGRESS
@@ -31,12 +32,14 @@ def instant_then(folder: Folder, moment: str) -> Instant:
 
 
 def is_there(folder: Folder, version: int) -> bool:
-    """Whether a version of a table and its files are there."""
-    try:
-        files = DeltaTable(folder.uri, version=version).file_uris()
-    except (DeltaError, OSError):
+    """Whether a version of a table and its files are there. Raises LakeError."""
+    files = of_version(folder, version, DeltaTable.file_uris)
+    if files is None:
         return False
-    names = set(folder.names())
+    try:
+        names = set(folder.names())
+    except OSError as error:
+        raise LakeError(f"table {folder}: {error}") from error
     return all(each.rpartition("/")[2] in names for each in files)
 
 

@@ -5,17 +5,18 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from lakebroker_testing.logs import LogWriter
 from structured_streaming import destination
+from structured_streaming.absence import as_spark_reports, is_absence
 from structured_streaming.catalog.spark_commit import SparkCommitSink
 from structured_streaming.commit.batch import LogSpan
 from structured_streaming.commit.typed_lake import FolderTyped
 from structured_streaming.destination import SparkDestination, destination_of
-from structured_streaming.errors import LakeError
+from structured_streaming.errors import LakeError, LocationError
 from structured_streaming.reput_options import ReputOptions
 from structured_streaming.staging.wanted import Wanted
 from structured_streaming.typed.declaration import JSON, Schema, unpacked
@@ -30,6 +31,23 @@ from tests.support.lakes.union import cuts, manifest
 )
 def test_the_location_decides_who_commits(location: str, sink: str, by_spark: bool) -> None:
     assert destination_of(ReputOptions(location, sink=sink)).by_spark == by_spark
+
+
+@pytest.mark.parametrize("sink", ["delta", "spark"])
+def test_a_lake_that_is_gone_is_waited_for_and_no_other_is_made(tmp_path: Path, sink: str) -> None:
+    """As where a mount is gone, whose folder stays."""
+    lake, away = tmp_path / "lake", tmp_path / "away"
+    empty_lake(lake)
+    opened, no_session = destination_of(ReputOptions(str(lake), sink=sink)), cast(Any, None)
+    opened.prepare()
+    lake.rename(away)
+    lake.mkdir()
+    with pytest.raises(LocationError, match="was there and is not any more") as gone:
+        opened.open(no_session, tmp_path)
+    assert is_absence(as_spark_reports(gone.value))
+    assert list(lake.iterdir()) == []
+    away.rename(lake)
+    opened.prepare()
 
 
 class WithoutSpark(SparkCommitSink):

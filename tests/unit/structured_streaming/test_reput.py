@@ -182,6 +182,7 @@ def test_a_python_that_starts_late_is_waited_for_and_said(
 
 
 DIED = f"org.apache.spark.SparkException: {reput_query.WORKER_DIED}."
+AWAY = "structured_streaming.errors.StoreAwayError: nobody answers"
 LATE = f"org.apache.spark.SparkException: {reput_query.WORKER_LATE}."
 
 
@@ -192,6 +193,7 @@ LATE = f"org.apache.spark.SparkException: {reput_query.WORKER_LATE}."
         ([DIED, DIED, None, DIED, True], [False, False, True, False, True]),
         ([DIED, LATE, DIED, True], [False, False, False, True]),
         ([LATE, LATE, True], [False, False, False]),
+        ([DIED, DIED, AWAY, True], [False, False, True, True]),
     ],
 )
 def test_a_batch_is_staged_with_care_once_its_workers_died_more_often_than_luck_explains(

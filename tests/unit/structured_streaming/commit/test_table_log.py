@@ -19,7 +19,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from structured_streaming.commit.log_cleaning import remove_checkpoints
 from structured_streaming.commit.table_log import CHECKPOINT_COMMITS, TableLog, VersionTakenError
-from structured_streaming.errors import LakeError
+from structured_streaming.errors import LakeError, ObjectError
 from structured_streaming.staging.table_file import write_file
 from structured_streaming.storage.local import LocalFolder
 from structured_streaming.tables import QUARANTINE
@@ -200,6 +200,25 @@ def test_a_torn_log_is_named(table: Path, damage: str) -> None:
     shutil.rmtree(table / "_delta_log")
     with pytest.raises(LakeError, match="no Delta table"):
         TableLog(LocalFolder(table))
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(errno.ENOSPC, "No space left on device"), ObjectError("status code: 403 Forbidden")]
+)
+def test_a_disk_that_is_full_or_a_store_that_refuses_is_no_fault_of_the_log(
+    table: Path, monkeypatch: pytest.MonkeyPatch, error: OSError
+) -> None:
+    log = TableLog(LocalFolder(table))
+
+    def fail(*_: Any) -> Any:
+        raise error
+
+    monkeypatch.setattr(LocalFolder, "put_if_absent", fail)
+    monkeypatch.setattr(LocalFolder, "read_each", fail)
+    for call in (lambda: log.append([], {"b/l": 1}), log.follow):
+        with pytest.raises(LakeError) as failed:
+            call()
+        assert str(failed.value) == f"table {table}: {error}"
 
 
 def test_every_commit_is_on_disk_before_it_has_its_name(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:

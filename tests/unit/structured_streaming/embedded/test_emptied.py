@@ -12,8 +12,10 @@ from deltalake import DeltaTable, write_deltalake
 from structured_streaming.commit.table_log import TableLog
 from structured_streaming.commit.taken_away import taken_away
 from structured_streaming.embedded.engine import EmbeddedEngine
+from structured_streaming.errors import LakeError
 from structured_streaming.storage.delta_names import SPARK_APPLICATION
 from structured_streaming.storage.local import LocalFolder
+from structured_streaming.union.followed import FollowedLake
 from tests.support.lakes.maintained import ReputLake
 
 
@@ -74,6 +76,23 @@ def test_a_table_that_others_emptied_is_named(lake: ReputLake, empty: Callable[[
     with Asking(lake) as restored:
         assert restored.count("messages") == before
         assert restored.told == []
+
+
+def test_a_table_that_is_away_at_the_first_look_is_named_at_the_next(lake: ReputLake) -> None:
+    names = ("consume_queue", "messages")
+    for name in names:
+        delete(f"{lake.lake}/{name}")
+    followed = FollowedLake(LocalFolder(lake.lake))
+    followed.newest(names)
+    table, away = lake.lake / "messages", lake.lake / "away"
+    table.rename(away)
+    looks = followed.emptied(names)
+    assert "consume_queue lacks rows" in next(looks)
+    with pytest.raises(LakeError, match=f"table {table}: "):
+        next(looks)
+    away.rename(table)
+    (said,) = followed.emptied(names)
+    assert "messages lacks rows" in said
 
 
 def test_what_is_no_emptying_is_not_named(lake: ReputLake) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -9,8 +10,9 @@ import grpc
 import pytest
 
 from structured_streaming.commit.snapshot import Snapshot
-from structured_streaming.embedded.apart import EngineEndedError
-from structured_streaming.errors import LakeError
+from structured_streaming.embedded.apart import EngineEndedError, _rebuilt
+from structured_streaming.embedded.worker import _failed
+from structured_streaming.errors import LakeError, StoreAwayError
 from structured_streaming.flight.failures import Hidden, status_of
 from structured_streaming.storage.location import lake_folder
 
@@ -20,6 +22,22 @@ def test_a_statement_whose_engine_ended_may_be_asked_again() -> None:
     assert status is not None
     assert status[0] is grpc.StatusCode.UNAVAILABLE
     assert "ask again" in status[1]
+
+
+def without_store() -> LakeError:
+    error = LakeError("table messages: it does not answer")
+    error.__cause__ = StoreAwayError("it does not answer")
+    return error
+
+
+@pytest.mark.parametrize(
+    "error",
+    [without_store(), StoreAwayError("it does not answer"), OSError(errno.EMFILE, "Too many open files")],
+)
+def test_a_lake_that_is_away_may_be_asked_again(error: Exception) -> None:
+    """Also where the engine is in a process of its own, which an error leaves without its causes."""
+    _, *told = _failed(error)
+    assert status_of(_rebuilt(*told)) == (grpc.StatusCode.UNAVAILABLE, str(error))
 
 
 def test_clients_are_not_told_where_the_lake_is(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import resource
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -22,11 +23,12 @@ from structured_streaming.erased import PLACE
 from structured_streaming.errors import LakeError
 from structured_streaming.maintenance import check_log, windows
 from structured_streaming.maintenance.check import check_lake
+from structured_streaming.maintenance.check_table import CheckedTable
 from structured_streaming.staging.table_file import write_file
 from structured_streaming.staging.wanted import Wanted
 from structured_streaming.storage.delta_names import SPARK_APPLICATION
 from structured_streaming.storage.local import LocalFolder
-from structured_streaming.tables import REPUT_PROGRESS
+from structured_streaming.tables import MESSAGES, REPUT_PROGRESS
 from tests.support.lakes.maintained import ReputLake, rows_of
 
 
@@ -252,6 +254,24 @@ def test_harm_is_found(lake: ReputLake, harms: dict[Callable[[ReputLake], None],
     found = problems(lake)
     for said in harms.values():
         assert any(re.search(said, problem) for problem in found), (said, found)
+
+
+def test_files_that_are_away_for_now_are_not_damaged(lake: ReputLake) -> None:
+    """A mount that is gone with the table, and a process without descriptors."""
+    folder, away = LocalFolder(lake.lake / "messages"), lake.lake / "away"
+    checked = CheckedTable(folder, MESSAGES, Snapshot(folder))
+    folder.path.rename(away)
+    with pytest.raises(LakeError, match=f"file {folder}/.* cannot be read now: .*No such file"):
+        list(checked.files())
+    away.rename(folder.path)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        with pytest.raises(LakeError, match=r"cannot be read now: .*Too many open files"):
+            list(checked.files())
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert list(checked.files()) == []
 
 
 def places(rows: pa.Table) -> set[tuple[str, str, int]]:

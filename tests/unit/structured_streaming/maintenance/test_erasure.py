@@ -3,6 +3,7 @@ meanwhile, wherever it is killed."""
 
 from __future__ import annotations
 
+import errno
 import functools
 import json
 import os
@@ -148,6 +149,31 @@ def test_files_of_no_version_go_when_no_batch_can_have_them_any_more(lake: Marke
     assert len(lake.found()) > 4
     found = run(lake)
     assert (found.settled, found.ahead) == (True, 0)
+    assert lake.found() == []
+
+
+def test_files_of_older_versions_that_cannot_be_read_now_stay(
+    lake: MarkedLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake.erase()
+    folder = lake.folder.child("messages")
+    live = {file.name for file in Snapshot(folder).files.values()}
+    older = {name for name in folder.names() if name.endswith(".parquet")} - live
+    readable = LocalFolder.readable
+
+    def without_descriptors(folder: LocalFolder, name: str) -> str:
+        if name in older:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return readable(folder, name)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(LocalFolder, "readable", without_descriptors)
+        found = purge(lake.folder, lake_mirror(lake.folder, None))
+    (problem,) = {each.table: each.problems for each in found.tables}["messages"]
+    assert "cannot be read now" in problem
+    assert not found.settled
+    assert older <= set(folder.names())
+    assert run(lake).settled
     assert lake.found() == []
 
 

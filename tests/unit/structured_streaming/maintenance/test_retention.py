@@ -3,6 +3,7 @@ is killed."""
 
 from __future__ import annotations
 
+import errno
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -346,6 +347,36 @@ def test_a_file_that_cannot_be_read_keeps_the_tables_behind_it_from_their_turn(l
     run(lake)
     assert read_upkeep(LocalFolder(lake.lake)).expired is not None
     assert problems(lake) == []
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (OSError(errno.EMFILE, "Too many open files"), "cannot be read now"),
+        (FileNotFoundError(errno.ENOENT, "No such file or directory"), "it is left as it is"),
+    ],
+)
+def test_a_file_that_the_first_look_alone_cannot_read_keeps_the_ends_of_queues(
+    lake: AgedLake, monkeypatch: pytest.MonkeyPatch, error: OSError, said: str
+) -> None:
+    keep(lake, "*=3d")
+    expected = left_of(lake.all_rows(), {"*": whole_days_ago(lake.now, 3)})
+    files = Snapshot(LocalFolder(lake.lake / "consume_queue")).files.values()
+    first = min(files, key=lambda file: file.statistics["minValues"]["physical_offset"]).name
+    readable, errors = LocalFolder.readable, [error]
+
+    def once(folder: LocalFolder, name: str) -> str:
+        if name == first and errors:
+            raise errors.pop()
+        return readable(folder, name)
+
+    monkeypatch.setattr(LocalFolder, "readable", once)
+    reports = {report.table: report for report in expire(LocalFolder(lake.lake), lake.now)}
+    (problem,) = reports["consume_queue"].problems
+    assert first in problem
+    assert said in problem
+    run(lake)
+    assert places(lake.all_rows()) == expected
 
 
 def test_maintain_does_it_before_files_are_put_together(lake: AgedLake) -> None:

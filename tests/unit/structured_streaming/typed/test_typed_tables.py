@@ -20,10 +20,11 @@ from structured_streaming import destination, typed_topics
 from structured_streaming.commit import typed_fill
 from structured_streaming.commit.delta_commit import DeltaCommitSink, LakeProgress
 from structured_streaming.commit.table_log import TableLog
-from structured_streaming.commit.typed_declared import declarations
+from structured_streaming.commit.typed_declared import declarations, readable
 from structured_streaming.commit.typed_fill import fill
 from structured_streaming.commit.typed_lake import FolderTyped
 from structured_streaming.commit.typed_tables import alter, declare, look
+from structured_streaming.commit.upgrade import prepare_lake
 from structured_streaming.destination import KeptUpTopics
 from structured_streaming.errors import LakeError, StoreAwayError
 from structured_streaming.maintenance import maintain as maintenance
@@ -474,6 +475,22 @@ def test_a_table_that_was_deleted_and_is_declared_anew_lacks_nothing(lake: Path)
     log.batch(again.declared)
     assert fill(LocalFolder(lake), again.declared) == 0
     assert_whole(lake)
+
+
+def test_a_want_of_descriptors_hides_no_typed_table(lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, real = LocalFolder(lake), LocalFolder.read
+    declare(folder, ORDERS)
+
+    def read(self: LocalFolder, name: str) -> bytes:
+        if self.path.parent.name == ORDERS.table:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return real(self, name)
+
+    monkeypatch.setattr(LocalFolder, "read", read)
+    with pytest.raises(LakeError, match="Too many open files"):
+        readable(folder)
+    with pytest.raises(LakeError, match="Too many open files"):
+        prepare_lake(str(lake))
 
 
 @pytest.mark.parametrize("away", [False, True])

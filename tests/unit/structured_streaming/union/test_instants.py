@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import datetime
+import errno
 import os
+import resource
 import stat
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -32,6 +34,7 @@ from structured_streaming.storage.local import LocalFolder
 from structured_streaming.union.followed import committed
 from structured_streaming.union.instants import Instant, Rows, age_of, batch_or_time
 from structured_streaming.union.lakes import FolderLake
+from structured_streaming.union.past import is_there
 from structured_streaming.union.tails import tails_of
 from tests.support.lakes.empty import empty_lake
 from tests.support.lakes.union import commit, cuts, manifest
@@ -69,6 +72,39 @@ def test_the_newest_instant_is_that_of_the_progress_also_behind_a_crash(
     assert crashed.ends == before.ends
     assert crashed.versions == {"messages": 1, "consume_queue": 2, "reput_progress": 1}
     assert FolderLake(NO_SESSION, lake).newest(["messages", "consume_queue"]) == crashed
+
+
+def test_a_version_of_a_table_that_is_away_is_not_gone(lake: LocalFolder) -> None:
+    table = lake.child("messages")
+    away = lake.path / "away"
+    assert is_there(table, 0)
+    assert not is_there(table, 1)
+    table.path.rename(away)
+    with pytest.raises(LakeError, match=f"table {table}: "):
+        is_there(table, 0)
+    away.rename(table.path)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        with pytest.raises(LakeError, match="Too many open files"):
+            is_there(table, 0)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert is_there(table, 0)
+
+
+def test_a_progress_that_may_not_be_read_has_no_fault_in_its_log(
+    store: Path, lake: LocalFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, end = cuts(store, 1)
+    commit(lake.path, manifest(lake.path, store, start, end))
+
+    def refuse(folder: LocalFolder, name: str) -> str:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(LocalFolder, "readable", refuse)
+    with pytest.raises(LakeError, match=r"reput_progress: .*Permission denied$"):
+        committed(lake)
 
 
 def test_a_batch_that_is_committed_while_tables_are_looked_at_counts_as_not_there(
