@@ -8,9 +8,11 @@ import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import grpc
+from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
 from lakebroker_pb.arrow.flight.protocol import flight_pb2 as flight
@@ -82,6 +84,22 @@ class Listen:
             )
 
 
+def _message(kind: type[Message], data: bytes) -> Message | bytes:
+    """The bytes where they are none: for an error here grpcio answers itself, and a second answer, ours, leaves the stream open."""
+    try:
+        return kind.FromString(data)
+    except DecodeError:
+        return data
+
+
+def _messages(requests: Iterator[Message | bytes]) -> Iterator[Message]:
+    """Raises CallError, and grpc.RpcError where the call ended."""
+    for each in requests:
+        if isinstance(each, bytes):
+            raise bad("a request of the call is no message of its kind")
+        yield each
+
+
 def _of_one(answer: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     """An answer to one message, of which a call is given so long to send it. Raises CallError."""
 
@@ -91,7 +109,7 @@ def _of_one(answer: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
         timer.start()
         try:
             request = next(requests, None)
-        except grpc.RpcError:  # the call ended meanwhile, also for a request that is too large or no message
+        except grpc.RpcError:  # the call ended meanwhile, also for a request that is too large
             request = None
         finally:
             timer.cancel()
@@ -176,15 +194,15 @@ class FlightServer:
             # all take a stream: for a single message gRPC would wait without an end, before it calls anything
             made[method.name] = getattr(grpc, f"{kind}_rpc_method_handler")(
                 wrapped,
-                request_deserializer=GetMessageClass(method.input_type).FromString,
+                request_deserializer=partial(_message, GetMessageClass(method.input_type)),
                 response_serializer=GetMessageClass(method.output_type).SerializeToString,
             )
         return made
 
     def _answered(self, answer: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-        def answered(request: Any, context: grpc.ServicerContext) -> Any:
+        def answered(requests: Any, context: grpc.ServicerContext) -> Any:
             try:
-                return answer(request, context)
+                return answer(_messages(requests), context)
             except Exception as error:
                 failure = self._status(error)
             context.abort(*failure)
@@ -192,9 +210,9 @@ class FlightServer:
         return answered
 
     def _streamed(self, answer: Callable[[Any, Any], Iterator[Any]]) -> Callable[[Any, Any], Iterator[Any]]:
-        def streamed(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
+        def streamed(requests: Any, context: grpc.ServicerContext) -> Iterator[Any]:
             try:
-                yield from answer(request, context)
+                yield from answer(_messages(requests), context)
                 return
             except Exception as error:
                 failure = self._status(error)

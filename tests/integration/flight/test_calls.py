@@ -488,6 +488,21 @@ def test_large_requests_of_strangers_are_not_taken(served: Served) -> None:
         stranger.info(sql.CommandStatementQuery(query="x" * (64 << 20)))
 
 
+@pytest.mark.parametrize("method", ["GetFlightInfo", "DoPut"])
+def test_requests_that_are_no_messages_leave_their_connection_whole(served: Served, method: str) -> None:
+    options = (("grpc.use_local_subchannel_pool", 1),)
+    with grpc.insecure_channel(f"127.0.0.1:{served.port}", options) as channel:
+
+        def answers(name: str, data: bytes) -> list[bytes]:
+            return [*channel.stream_stream(METHOD + name)(iter([data]), metadata=AUTHORIZED, timeout=LIMIT_S)]
+
+        for _ in range(40):  # of which a connection may have 32 at a time
+            with pytest.raises(grpc.RpcError) as refused:
+                answers(method, b"\xff")
+            assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT  # type: ignore[attr-defined]
+        assert answers("ListFlights", b"") == []
+
+
 def test_compressed_requests_are_not_taken(served: Served) -> None:
     channel = grpc.insecure_channel(f"127.0.0.1:{served.port}", compression=grpc.Compression.Gzip)
     with channel:
