@@ -571,6 +571,8 @@ class Call:
         self._buffer = b""
         if self._awaited or self._using or self._queue is not None:
             self._drop_requests()
+        # both lead back to the call: a flood of them would be a collector's work, for which everybody waits
+        self._queue = self._task = None
 
     def _drop_requests(self) -> None:
         """The call is answered or has failed: nothing of its requests is kept, though its response may be on its way."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import socket
 import struct
 import threading
@@ -11,6 +12,7 @@ import grpc
 import pytest
 from google.protobuf.wrappers_pb2 import BytesValue
 
+from broker_gateway.transport.http2.call import Call
 from tests.support.peers.echo_service import SERVICE, Served
 from tests.support.peers.raw_http2 import (
     ACK,
@@ -31,9 +33,17 @@ from tests.support.peers.raw_http2 import (
     frame,
     setting,
 )
-from tests.support.waiting import LIMIT_S
+from tests.support.waiting import LIMIT_S, wait_until
 
-PROTOCOL, FLOW_CONTROL, STREAM_CLOSED, FRAME_SIZE, COMPRESSION, CALM = 0x1, 0x3, 0x5, 0x6, 0x9, 0xB
+PROTOCOL, FLOW_CONTROL, STREAM_CLOSED, FRAME_SIZE, CANCEL, COMPRESSION, CALM = (
+    0x1,
+    0x3,
+    0x5,
+    0x6,
+    0x8,
+    0x9,
+    0xB,
+)
 UNARY = SERVICE + "Unary"
 
 
@@ -65,6 +75,28 @@ def test_a_call_by_hand(http2: Served) -> None:
             assert fields[":status"] == "200"
             assert fields["grpc-status"] == "0"
             assert body[5:] == message(b"hello")
+
+
+def test_streams_that_ended_leave_nothing_for_the_collector(http2: Served) -> None:
+    def calls() -> list[Call]:
+        return [each for each in gc.get_objects() if isinstance(each, Call)]
+
+    waits = message(b"W")
+    gc.collect()
+    gc.disable()
+    try:
+        with RawPeer(http2.address) as peer:
+            for stream in range(1, 31, 2):
+                peer.send(peer.request(stream, SERVICE + "Both", None))
+                if stream % 3:  # the others wait for their first message
+                    peer.send(frame(DATA, 0, stream, b"\0" + struct.pack(">I", len(waits)) + waits))
+            wait_until(lambda: http2.echo.waiting == 10)
+            for stream in range(1, 21, 2):
+                peer.send(frame(RST_STREAM, 0, stream, struct.pack(">I", CANCEL)))
+        wait_until(lambda: not calls(), lambda: gc.get_referrers(calls()[0]))
+    finally:
+        gc.enable()
+    still_serves(http2)
 
 
 @pytest.mark.parametrize(
