@@ -61,7 +61,7 @@ docs: $(READY) ## Build the documents as a site, into build/site; a link that le
 
 test: $(CLASSES) ## Run the tests: unit, integration with Spark and the official client, crashes
 	@echo "Running the tests with $(TEST_WORKERS) workers, the files that use Spark first"
-	@$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder tests/fault tests/integration tests/unit
+	@$(BIN)/python -m pytest -p tests.suite.patience -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder tests/fault tests/integration tests/unit
 
 check: $(READY) ## Lint, format check, types, who may import whom
 	$(BIN)/ruff check .
@@ -71,7 +71,7 @@ check: $(READY) ## Lint, format check, types, who may import whom
 
 interop: $(CLASSES) ## Compare and talk with RocketMQ's official programs (fetched from their registries)
 	@echo "Running the tests beside RocketMQ's own programs with $(INTEROP_WORKERS) workers, the longest files first"
-	@$(BIN)/python -m pytest -n $(INTEROP_WORKERS) --dist loadfile --no-loadscope-reorder tests/interop
+	@$(BIN)/python -m pytest -p tests.suite.patience -n $(INTEROP_WORKERS) --dist loadfile --no-loadscope-reorder tests/interop
 
 bench: $(JARS) ## Measure beside the real RocketMQ: sending, receiving, the reput (needs Go and Maven)
 	@echo "Measuring the store, starts, the data plane, the reput, commits, planning, freshness, many batches, many topics, timers, interactive SQL, a simulated day"
@@ -88,7 +88,7 @@ bench: $(JARS) ## Measure beside the real RocketMQ: sending, receiving, the repu
 	@$(BIN)/python -m benchmarks.interactive_sql
 	@$(BIN)/python -m benchmarks.simulated_day --batches 1000 --start 200 --job 20 --kept 60
 
-evidence: $(CLASSES) ## All files with long versions of tests, for hours (a part: EVIDENCE=tests/fault/test_soak.py)
+evidence: $(CLASSES) ## Run the long forms of tests; takes hours (a part: EVIDENCE=tests/fault/test_soak.py)
 	@echo "Running the long tests; what they did goes to docs/evidence"
 	@LAKEBROKER_EVIDENCE=1 LAKEBROKER_FUZZ_KEEP=$(CURDIR)/tests/fuzz/corpus $(BIN)/python -m pytest -p tests.suite.outcomes --outcomes docs/evidence/faults.json --timeout 7200 -o faulthandler_timeout=20000 $(EVIDENCE)
 
@@ -100,7 +100,7 @@ test-times: $(CLASSES) ## Run the tests and print where the time goes: CPU secon
 	@$(BIN)/python -m pytest -q -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder -p tests.suite.costs --costs build/test-times.json $(TIMES); \
 	status=$$?; $(BIN)/python -m tests.suite.costs build/test-times.json && exit $$status
 
-rounds: $(CLASSES) ## Run tests again and again beside busy processes and record each (ROUNDS=10 BUSY=8 AT_ONCE=1 ROUNDS_OF=tests/interop)
+rounds: $(CLASSES) ## Run tests again and again beside busy processes, with limits that grow with these, and record each (ROUNDS=10 BUSY=8 AT_ONCE=1 ROUNDS_OF=tests/interop)
 	@echo "Running the tests $(ROUNDS) times, $(AT_ONCE) at once, beside $(BUSY) busy processes"
 	@$(BIN)/python -m tests.suite.rounds --rounds $(ROUNDS) --busy $(BUSY) --at-once $(AT_ONCE) --workers $(TEST_WORKERS) --record docs/evidence/rounds.jsonl -- $(ROUNDS_OF)
 

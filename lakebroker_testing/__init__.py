@@ -27,6 +27,8 @@
 | `messages` | requests in a line each |
 | `gateway`, `client` | processes of lakebroker on free ports; plain gRPC calls to them |
 | `logs` | writers of logs, good and damaged |
+| `prestarted`, `programs`, `ports` | processes of `lakebroker` as forks, waits until a program is ready, free ports |
+| `crash_image`, `timers` | what a crash leaves of a folder; stores with very many pending timers |
 | `official_client`, `real_rocketmq` | the official Python client; the real RocketMQ (needs a JDK and Maven) |
 
 Nothing of the product imports this package.

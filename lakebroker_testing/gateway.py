@@ -218,7 +218,7 @@ class Reput:
             raise ProcessError(f"the reput ended: {self.log.read_text()[-3000:]}")
         return [json.loads(line) for line in self.output.read_text().splitlines() if line.endswith("}")]
 
-    def stop(self, timeout_s: float = 40.0) -> int:
+    def stop(self, timeout_s: float = STOP_S) -> int:
         """SIGTERM, then SIGKILL for the job and the JVM it started; returns the exit status."""
         try:
             if self.process.poll() is None:

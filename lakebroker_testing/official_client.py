@@ -115,7 +115,7 @@ class OfficialClient:
         return self._tail(20_000)
 
     def _tail(self, most: int = 2000) -> str:
-        """The end of what it wrote to standard error. The file's place is its, too, and stays where it is."""
+        """The end of what it wrote to standard error. The driver shares the file's position, so it is left alone."""
         size = os.fstat(self._errors.fileno()).st_size
         return os.pread(self._errors.fileno(), most, max(0, size - most)).decode("utf-8", "replace")
 

@@ -21,13 +21,14 @@ from structured_streaming.jvm_output import output_end
 from structured_streaming.sql import delta_session
 from tests.suite.compiling import import_from_our_share_on
 from tests.suite.evidence import EVIDENCE
-from tests.suite.scheduling import BySharing, in_order, yield_to_dear_files
+from tests.suite.scheduling import ALONE, BySharing, alone, in_order, yield_to_dear_files
 from tests.suite.scratch import in_memory
 from tests.support.spark.jvm import environment
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from xdist.remote import Producer
+    from xdist.workermanage import WorkerController
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -71,6 +72,10 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     yield_to_dear_files(item)
 
 
+def pytest_configure_node(node: WorkerController) -> None:
+    node.workerinput[ALONE] = alone()
+
+
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> BySharing:
     return BySharing(config, log)
 
@@ -87,6 +92,6 @@ def spark() -> Iterator[SparkSession]:
 
 @pytest.fixture(autouse=True)
 def _patience(request: pytest.FixtureRequest) -> None:
-    """A host may be so busy that Spark does not wait for its Python, again and again."""
+    """On a busy host the 10 s that Spark gives a Python worker to start may run out several times in a row."""
     if "spark" in request.fixturenames:
         request.getfixturevalue("monkeypatch").setattr(reput_query, "RETRIES_ONCE", 100)

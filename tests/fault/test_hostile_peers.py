@@ -199,7 +199,7 @@ def test_hostile_peers_of_every_kind(
     assert most < MOST_MIB
     assert transport == "grpcio" or open_files < DESCRIPTORS - 64
     assert "Too many open files" not in gateway.log.read_text()
-    gateway.terminate(60)
+    gateway.terminate()
     _check_log(gateway.store, quiet.taken | honest.taken, Path(plan["answers"]))
 
 

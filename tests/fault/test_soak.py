@@ -23,6 +23,7 @@ from store.errors import OffsetOutOfRangeError
 from store.log_reader import LogReader
 from structured_streaming.maintenance.check import check_lake
 from tests.suite.evidence import EVIDENCE
+from tests.suite.patience import FACTOR
 from tests.support.lakes.checks import assert_exact
 from tests.support.lakes.streamed import stream
 from tests.support.soak.traffic import OPTIONS, Traffic
@@ -41,7 +42,7 @@ AT_ONCE = {
 }
 REPUT_DEATHS = 2 if EVIDENCE else 0
 BETWEEN_DEATHS_S = (4, 9) if EVIDENCE else (1, 2)
-_DRAIN_S = 300.0
+_DRAIN_S = 300.0 * FACTOR
 WANTED = (
     "acknowledged",
     "given back",
@@ -190,7 +191,8 @@ def crash(
 ) -> int:
     """Kills the gateway every some seconds while there is traffic, and the reput at times; how often the gateway died.
 
-    On a busy machine that goes on until all of `WANTED` happened, and the gateway's log has what is to be `told`.
+    On a busy machine that goes on until all of `WANTED` happened, and the gateway's log has what is to be `told`: it lives longer each
+    time, for what it cannot come to in one life.
     """
     began = time.monotonic()
     deaths = 0
@@ -203,7 +205,8 @@ def crash(
         if elapsed > SECONDS and not missing:
             return deaths
         assert elapsed < SECONDS + _DRAIN_S, f"{missing} did not happen: {traffic.ledger.counts}"
-        time.sleep(rng.uniform(*BETWEEN_DEATHS_S))
+        overdue = max(0.0, elapsed - SECONDS)
+        time.sleep(rng.uniform(*BETWEEN_DEATHS_S) * (1 + overdue / 10))
         assert not traffic.defects, traffic.defects
         traffic.up.clear()
         gateway.kill()

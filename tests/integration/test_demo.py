@@ -86,7 +86,7 @@ def test_it_goes_on_until_ctrl_c_and_leaves_nothing(tmp_path: Path) -> None:
         assert "Go on exploring" in said
         (metrics,) = re.findall(r"metrics for Prometheus: (\S+)", said)
         (page,) = re.findall(r"The (?:console|page): (\S+)", said)
-        with urllib.request.urlopen(page, timeout=30) as answer:
+        with urllib.request.urlopen(page, timeout=PATIENCE_S) as answer:
             assert b"<title>" in answer.read()
         before = orders(scraped(metrics))
         assert before >= 6 * 24

@@ -13,7 +13,7 @@ import pytest
 
 from tests.suite.rounds import ROOT, busy_processes
 from tests.support.machines.processes import children, runs
-from tests.support.waiting import wait_until
+from tests.support.waiting import LIMIT_S, wait_until
 
 PASSES, FAILS, WAITS, LIMITED = (
     "def test_passes() -> None:\n    pass\n",
@@ -60,7 +60,7 @@ def test_rounds_that_pass(tmp_path: Path) -> None:
     process = rounds(
         tmp_path, PASSES + LIMITED, "--rounds", "2", "--at-once", "2", "--busy", "0", "--workers", "1"
     )
-    out, err = process.communicate(timeout=1200)
+    out, err = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 0, err
     assert [line.split() for line in out.splitlines()][1:] == [
         ["1", *out.splitlines()[1].split()[1:2], "2", "0", "0"],
@@ -78,7 +78,7 @@ def test_a_round_that_fails_names_the_test_and_keeps_what_was_printed(tmp_path: 
     """Limits have grown with the busy processes."""
     given = ("--rounds", "1", "--busy", "1", "--workers", "0", "--json")
     process = rounds(tmp_path, PASSES + FAILS + LIMITED, *given)
-    out, err = process.communicate(timeout=1200)
+    out, err = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 1
     (found,) = [json.loads(line) for line in out.splitlines()]
     assert (found["passed"], found["failed"], found["status"]) == (2, 1, 1)
@@ -97,7 +97,7 @@ def test_no_busy_process_is_left(tmp_path: Path, number: signal.Signals) -> None
     assert process.poll() is None
     busy, tests = children(process.pid)
     process.send_signal(number)
-    process.communicate(timeout=1200)
+    process.communicate(timeout=LIMIT_S)
     assert process.returncode != 0
     wait_until_gone([busy])
     if number == signal.SIGKILL:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -117,9 +118,18 @@ def sent_and_received(
     client, urgent = Client(address, "c"), topics["urgent"]
     first_sent(client, urgent, 1)
     codes: dict[tuple[str, ...], str] = {}
+    kept = Counter({urgent: 1})
 
     def send(*name: str, topic: str, **fields: Any) -> None:
-        codes[name] = pb.Code.Name(client.send(topic, b"x", **fields).status.code)
+        code = client.send(topic, b"x", **fields).status.code
+        codes[name] = pb.Code.Name(code)
+        kept[topic] += code == pb.OK
+
+    def receive(topic: str, batch: int) -> list[pb.Message]:
+        """Of a real proxy there may be none while there are messages."""
+        code, messages = client.receive(topic, "by-priority", batch=batch, invisible_ms=600_000, wait_ms=5000)
+        assert code == (pb.OK if messages else pb.MESSAGE_NOT_FOUND)
+        return messages
 
     for kind, topic in topics.items():
         for name, fields in CASES.items():
@@ -130,18 +140,17 @@ def sent_and_received(
     for priority in (3, 0, 1, 2, 3):
         send(f"another {priority}", topic=urgent, message_type=PRIORITY, priority=priority)
     received: list[tuple[int, ...]] = []
-    while True:
-        code, messages = client.receive(urgent, "by-priority", batch=2, invisible_ms=60_000, wait_ms=5000)
-        if code == pb.MESSAGE_NOT_FOUND:
-            break
-        assert code == pb.OK
-        for each in messages:
+
+    def all_there() -> bool:
+        for each in receive(urgent, batch=2):
             system = each.system_properties
             received.append((system.queue_id, system.priority, system.message_type))
-    code, ordered = client.receive(topics["fifo"], "by-priority", batch=32, invisible_ms=60_000, wait_ms=5000)
-    received += [(each.system_properties.priority, each.system_properties.message_type) for each in ordered][
-        :1
-    ]
+        return len(received) >= kept[urgent]
+
+    wait_until(all_there, lambda: f"{kept[urgent]} messages, after {received},")
+    assert not receive(urgent, batch=2), "nothing is behind them"
+    first = wait_until(lambda: receive(topics["fifo"], batch=32), "a FIFO message")[0].system_properties
+    received.append((first.priority, first.message_type))
     client.close()
     return codes, received
 
@@ -160,17 +169,32 @@ def test_what_the_real_proxy_takes_and_gives(both: Both, order: str) -> None:
     assert set(queues) == set(range(QUEUES))
 
 
+PRIORITIES = (0, 2, 1, 3, 2, 7)
+"""Of the messages that an official client sends."""
+
+
 def by_official_client(address: str) -> list[tuple[str, int]]:
     """Bodies and priorities that the official Python client gets of what it sent."""
     with OfficialClient() as official:
         when_started(official, "producer", endpoints=address, topics=[BY_CLIENT])
-        for number, priority in enumerate((0, 2, 1, 3, 2, 7)):
+        for number, priority in enumerate(PRIORITIES):
             when_started(official, "send", topic=BY_CLIENT, bodies=[str(number)], priority=priority)
         asked = {"group": "by-priority", "topics": {BY_CLIENT: "*"}, "await_s": 5}
         official.call("simple", endpoints=address, **asked)
         found: list[tuple[str, int]] = []
-        while messages := when_started(official, "receive", max=2, invisible_s=60)["messages"]:
-            found += [(each["body"], each["priority"]) for each in messages]
+
+        def receive() -> bool:
+            """Whether there were any: of a real proxy there may be none while there are messages."""
+            messages = when_started(official, "receive", max=2, invisible_s=600)["messages"]
+            found.extend((each["body"], each["priority"]) for each in messages)
+            return bool(messages)
+
+        def all_there() -> bool:
+            receive()
+            return len(found) >= len(PRIORITIES)
+
+        wait_until(all_there, lambda: f"{len(PRIORITIES)} messages, after {found},")
+        assert not receive(), "nothing is behind them"
         return found
 
 

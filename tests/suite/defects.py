@@ -314,7 +314,7 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--only", action="append", default=[], metavar="ID", help="this one; may be repeated")
-    parser.add_argument("--tree", type=Path, default=ROOT, help="a clone, whose newest commit is copied")
+    parser.add_argument("--tree", type=Path, default=ROOT, help="a clone whose newest commit is tried")
     parser.add_argument("--record", type=Path, help="file that gets a line of JSON for each defect")
     parser.add_argument("--limit", type=float, default=600, help="seconds that tests of one path may take")
     parser.add_argument("--check", action="store_true", help="only look whether the defects fit the tree")

@@ -1,4 +1,4 @@
-"""What takes long runs short in `make test` and `make interop`, and long in `make evidence`."""
+"""Long tests have a short form, for `make test` and `make interop`, and a full one, for `make evidence`."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ def run_at_once(asked: argparse.Namespace, commit: str, outputs: Sequence[Path])
     began = time.monotonic()
     environment = os.environ | {patience.VARIABLE: str(factor_of(asked))}
     ended: dict[Path, dict[str, Any]] = {}
-    runnable = []
+    threads = []
     with contextlib.ExitStack() as stack:
         processes = {
             output: stack.enter_context(_process(pytest_command(asked, output), output, environment))
@@ -123,12 +123,12 @@ def run_at_once(asked: argparse.Namespace, commit: str, outputs: Sequence[Path])
         }
         while len(ended) < len(processes):
             time.sleep(1)
-            runnable.append(_runnable())
+            threads.append(patience.runnable())
             for output, process in processes.items():
                 if output not in ended and (status := process.poll()) is not None:
                     ended[output] = {
                         "seconds": round(time.monotonic() - began),
-                        "runnable": round(statistics.fmean(runnable), 1),
+                        "runnable": round(statistics.fmean(threads), 1),
                         "status": status,
                     }
     lines = []
@@ -148,12 +148,6 @@ def run_at_once(asked: argparse.Namespace, commit: str, outputs: Sequence[Path])
         if not is_failed(lines[-1]):
             output.unlink()
     return lines
-
-
-def _runnable() -> int:
-    """The machine's threads that run or wait for a processor, without the one that asks."""
-    stat = Path("/proc/stat").read_text()
-    return int(stat.partition("procs_running ")[2].split()[0]) - 1
 
 
 def _outcomes(output: Path) -> Path:

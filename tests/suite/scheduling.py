@@ -11,6 +11,8 @@ from __future__ import annotations
 import functools
 import os
 import re
+import statistics
+import time
 from collections import defaultdict
 from pathlib import Path
 
@@ -19,7 +21,7 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
 
-from tests.suite.patience import FACTOR
+from tests.suite.patience import FACTOR, runnable
 
 DEAR = {"rocketmq": 1, "spark": 1}
 """Fixtures of a session that start many processes, or one that takes much memory, and how many workers may have one."""
@@ -44,6 +46,8 @@ LONGEST = (
 )
 """Files that take longer than half a minute and begin first after those with dear fixtures, so that no worker is left alone with one of
 them at the end."""
+ALONE = "alone"
+"""Whether a run began on a machine that had nothing else to do, among what its workers are told."""
 _YIELDS = pytest.StashKey[bool]()
 _REQUESTED = re.compile(rf"(?:[(,]\s*|usefixtures\(\")({'|'.join(DEAR)})\b\"?\s*[:,)]")
 """A parameter of a test or of a fixture, or a mark."""
@@ -87,12 +91,22 @@ class BySharing(LoadScopeScheduling):
         return True
 
 
+@functools.cache
+def alone() -> bool:
+    """Whether the processors have nothing to do now, by looks during half a second."""
+    looks = []
+    for _ in range(10):
+        time.sleep(0.05)
+        looks.append(runnable())
+    return FACTOR == 1 and statistics.fmean(looks) < 1
+
+
 def yield_to_dear_files(item: pytest.Item) -> None:
     """Called before each test. A worker whose first file asks for nothing dear takes the processors that others leave from then on:
-    those with the dear fixtures, which nobody can help them with, would end minutes later. Beside busy processes
-    (`tests/suite/patience.py`) these would get the processors."""
+    those with the dear fixtures, which nobody can help them with, would end minutes later. Beside busy processes, which would get
+    the processors, it does not (`workerinput[ALONE]`)."""
     stash = item.config.stash
-    if _YIELDS not in stash and FACTOR == 1 and hasattr(item.config, "workerinput"):
+    if _YIELDS not in stash and getattr(item.config, "workerinput", {}).get(ALONE):
         stash[_YIELDS] = dear_to(item.path) is None
         if stash[_YIELDS]:
             os.nice(5)

@@ -53,7 +53,7 @@ def in_memory() -> Iterator[None]:
 
 
 def memory_folder() -> str | None:
-    """Where a test that makes a great many files has them, also in `make evidence`; None: with the others."""
+    """Where a test that makes a great many files has them, also in `make evidence`; None: in the usual temporary folder."""
     return str(_MEMORY) if _has_room() else None
 
 

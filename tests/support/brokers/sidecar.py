@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
+from lakebroker_testing.gateway import STOP_S
 from lakebroker_testing.prestarted import ROOT, Process, command, start
 from lakebroker_testing.programs import until_ready
 from tests.support.lakes.streamed import StreamedLake
@@ -68,7 +69,7 @@ class Sidecar:
         """A lake that is filled with what it serves, in small parts, also where a part is gone."""
         return StreamedLake(lake, brokers=self.address, partitionBytes="50000", onGap="continue")
 
-    def terminate(self, timeout_s: float = 30.0) -> int:
+    def terminate(self, timeout_s: float = STOP_S) -> int:
         """SIGTERM; the exit status."""
         assert self.process is not None
         self.process.terminate()

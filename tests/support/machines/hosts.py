@@ -14,6 +14,7 @@ from pathlib import Path
 
 from lakebroker_testing.gateway import ProcessError
 from tests.support.machines.processes import runs
+from tests.support.waiting import LIMIT_S
 
 _ALONE = """set -e
 mount --bind "$3" "$1"
@@ -25,7 +26,6 @@ shift 3
 exec "$@"
 """
 """In the mount namespace that `ip netns exec` makes: of all hosts' folders ($2) its own ($3) stays, by way of $1."""
-_END_S = 20.0
 _MOST = 200
 
 
@@ -51,7 +51,7 @@ class Host:
 
     def kill(self) -> None:
         """SIGKILL for all its processes, as a host that is gone; who started them collects them."""
-        until = time.monotonic() + _END_S
+        until = time.monotonic() + LIMIT_S
         while found := [each for each in self.processes() if runs(each)]:
             if time.monotonic() > until:
                 raise ProcessError(f"processes {found} of host {self.name} do not end")

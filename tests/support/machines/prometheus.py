@@ -18,6 +18,7 @@ import yaml
 from lakebroker_testing.cached import filled_once
 from lakebroker_testing.gateway import ROOT
 from lakebroker_testing.programs import ProcessError, output_of, until_ready
+from tests.support.waiting import LIMIT_S
 
 _PACKAGE = "prometheus"
 _CACHE = ROOT / ".cache" / "prometheus"
@@ -107,7 +108,7 @@ class Prometheus:
     def _ready(self) -> bool:
         """It listens before it has read what it kept, and answers 503 until then."""
         try:
-            urllib.request.urlopen(f"{self._url}/-/ready", timeout=30).close()
+            urllib.request.urlopen(f"{self._url}/-/ready", timeout=LIMIT_S).close()
         except urllib.error.HTTPError:
             return False
         return True
@@ -120,7 +121,7 @@ class Prometheus:
         """The data of an answer of its API. Raises ProcessError with what it says is wrong."""
         try:
             with urllib.request.urlopen(
-                f"{self._url}/api/v1/{what}?{urllib.parse.urlencode(parameters)}", timeout=30
+                f"{self._url}/api/v1/{what}?{urllib.parse.urlencode(parameters)}", timeout=LIMIT_S
             ) as answer:
                 return json.load(answer)["data"]
         except urllib.error.HTTPError as error:

@@ -55,7 +55,7 @@ HOSTILE_ADDRESS = "127.0.0.66"
 SERVICE = "/apache.rocketmq.v2.MessagingService/"
 IDLE = 1100
 _END_S = 2.0
-"""That a kind may take to come to its end."""
+"""Seconds that each kind of client has to finish."""
 _PATIENCE_S = 30.0
 """That a gateway may take to answer, or to make room for what is sent."""
 EXTREMES = (2**62, 2**63 - 1, -(2**63), 253402300800, 253402300799)

@@ -541,7 +541,7 @@ def _administrate(client: Client, method: str, request: Any) -> None:
         f"/lakebroker.admin.v1.AdminService/{method}",
         request_serializer=lambda asked: asked.SerializeToString(),
         response_deserializer=getattr(admin_pb2, f"{method}Response").FromString,
-    )(request, timeout=10, metadata=client.metadata)
+    )(request, timeout=LIMIT_S, metadata=client.metadata)
 
 
 def _join(threads: list[threading.Thread]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import struct
 import threading
-import time
 from collections.abc import Set
 from functools import partial
 from pathlib import Path
@@ -21,7 +20,7 @@ from store.errors import (
     StoreDamagedError,
     StoreReadOnlyError,
 )
-from store.log.flush import encode_flushed, read_flushed
+from store.log.flush import Flusher, encode_flushed, read_flushed
 from store.log.record import BLANK_MAGIC, SYS_COMMIT, SYS_PREPARED, SYS_ROLLBACK, Host, PendingRecord
 from store.log.segment import list_segments
 from store.log_reader import LogReader
@@ -367,16 +366,29 @@ def test_the_checkpoint_is_kept_for_a_real_broker(tmp_path: Path) -> None:
     assert (tmp_path / "checkpoint").stat().st_size == 4096
 
 
-def test_few_pages_wait_for_the_thorough_flush(tmp_path: Path) -> None:
+def test_few_pages_wait_for_the_thorough_flush(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[Flusher] = []
+    worth_it = Flusher._worth_it
+
+    def counted(flusher: Flusher) -> bool:
+        looks.append(flusher)
+        return worth_it(flusher)
+
+    def looked_twice() -> None:
+        """Whatever the first look flushes, is flushed at the second."""
+        before = len(looks)
+        wait_until(lambda: len(looks) >= before + 2)
+
+    monkeypatch.setattr(Flusher, "_worth_it", counted)
     store = open_store(tmp_path, flush_interval_ms=10, flush_least_pages=4, flush_thorough_ms=3_600_000)
     store.append([pending(b"x" * 5000)])
-    time.sleep(0.3)
+    looked_twice()
     assert store.flushed_offset == 0
     store.append([pending(b"x" * 20_000)])
     wait_until(lambda: store.flushed_offset == store.max_offset)
     before = store.flushed_offset
     store.append([pending()])
-    time.sleep(0.2)
+    looked_twice()
     assert store.flushed_offset == before
     store.flush()  # a caller that waits does not wait for the thorough flush
     assert store.flushed_offset == store.max_offset

@@ -10,7 +10,7 @@ import pytest
 from broker_gateway.observability.broker_statistics import BrokerStatistics
 from broker_gateway.observability.metrics import Metrics
 from broker_gateway.runtime.scheduled_tasks import ScheduledTask, ScheduledTasks, until_midnight_s
-from tests.support.waiting import until
+from tests.support.waiting import LoopClock, until
 
 
 async def ran(task: ScheduledTask, times: int) -> None:
@@ -37,7 +37,7 @@ def test_a_task_that_fails_is_tried_again_and_its_error_is_kept() -> None:
         assert 0 < task.last_error_ms <= task.last_ms <= time.time() * 1000
         await tasks.stop()
         runs = task.runs
-        await asyncio.sleep(0.02)
+        await LoopClock().move(60)
         assert task.runs == runs
 
     asyncio.run(scenario())

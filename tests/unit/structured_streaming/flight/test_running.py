@@ -12,6 +12,7 @@ import pytest
 
 from structured_streaming.flight.failures import CallError
 from structured_streaming.flight.running import Calls, Places, Work, limited
+from tests.support.waiting import wait_until
 
 ENDED = CallError(grpc.StatusCode.CANCELLED, "ended")
 LONG_S = 60.0
@@ -124,14 +125,14 @@ def test_time_ends_work_and_then_the_call(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_places_are_given_back_and_waited_for() -> None:
-    places = Places(2, LONG_S)
+    places, work = Places(2, LONG_S), Watched()
     got = threading.Event()
     with ExitStack() as held:
         for _ in range(2):
             held.enter_context(places.taken(Work()))
-        waiting = threading.Thread(target=took, args=(places, got))
+        waiting = threading.Thread(target=took, args=(places, work, got))
         waiting.start()
-        waiting.join(0.3)
+        wait_until(lambda: work.checks == 2 or got.is_set(), "a second look for a place")
         assert not got.is_set()
     assert got.wait(LONG_S)
     waiting.join(LONG_S)
@@ -154,6 +155,16 @@ def test_one_that_waits_for_a_place_is_ended_too() -> None:
         pass
 
 
-def took(places: Places, got: threading.Event) -> None:
-    with places.taken(Work()):
+class Watched(Work):
+    """Counts how often it is looked whether it was ended: before each wait for a place, and with the place."""
+
+    checks = 0
+
+    def check(self) -> None:
+        self.checks += 1
+        super().check()
+
+
+def took(places: Places, work: Work, got: threading.Event) -> None:
+    with places.taken(work):
         got.set()

@@ -69,13 +69,9 @@ def _offset(request: bytes) -> rpc.QueryOffsetResponse:
     return rpc.QueryOffsetResponse(status=OK, offset=0 if policy == pb.BEGINNING else 1 << 62)
 
 
-@pytest.fixture(autouse=True)
-def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (asking, replays):
-        monkeypatch.setattr(module, "ANSWERS_S", 1.0)
+def test_pages_without_an_end_have_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asking, "ANSWERS_S", 1.0)
 
-
-def test_pages_without_an_end_have_one() -> None:
     def page(_: bytes) -> public.ListMessageResponse:
         return public.ListMessageResponse(status=OK, scroll_id="again")
 
@@ -115,7 +111,9 @@ def test_dead_letters_that_lead_nowhere_are_refused(answers: list[Any], said: st
                 question()
 
 
-def test_dead_letters_without_an_end_have_one() -> None:
+def test_dead_letters_without_an_end_have_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replays, "ANSWERS_S", 1.0)
+
     def batch(request: bytes) -> list[Any]:
         at = rpc.PullMessageRequest.FromString(request).offset
         return [rpc.PullMessageResponse(status=OK), rpc.PullMessageResponse(next_offset=at + 1)]
