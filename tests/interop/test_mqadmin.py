@@ -114,17 +114,11 @@ def both(tmp_path_factory: pytest.TempPathFactory, mqadmin: MqAdmin) -> Iterator
     folder = tmp_path_factory.mktemp("mqadmin")
     options = {"autoCreateTopicEnable": "false", "autoCreateSubscriptionGroup": "false"}
     with (
-        RocketMQ(
-            folder / "peer",
-            {},
-            heap="640m",
-            patient=False,  # its options are compared
-            **options,
-        ) as peer,
+        RocketMQ(folder / "peer", {}, heap="640m", patient=False, **options) as peer,  # options are compared
         NameServer(folder / "namesrv") as name_server,
         Gateway(
             folder / "ours",
-            patient=False,  # its options are compared
+            patient=False,
             namesrvAddr=name_server.address,
             lakeAutoCreateTopics="false",
             **options,
