@@ -56,8 +56,8 @@ def raised_signals(*, first_alone: bool = False) -> Iterator[list[Signalled]]:
 
 @contextmanager
 def _left_as_signalled(came: list[Signalled]) -> Iterator[None]:
-    """Where nobody took the newest signal, it leaves, in place of nothing and of a library's own word for it. What fails because the
-    command ends stays what it is; an error that nobody expected is told beside the signal."""
+    """Raises the newest signal at the end, unless somebody took it; also in place of a library's own error for it. An error of ours
+    that the signal caused is raised as it is; any other error is printed before the signal is raised."""
     try:
         yield
     except Exception as error:

@@ -56,8 +56,8 @@ def readable(lake: Folder) -> list[Declaration]:
 
 @contextlib.contextmanager
 def left_out(table: str, tell: Callable[[str], None]) -> Iterator[None]:
-    """What is wrong with one typed table is told. A store that is away, or a want of descriptors, is everybody's business, and raised;
-    so is UnknownSchemaError."""
+    """Tells what is wrong with one typed table, and goes on. Raises UnknownSchemaError, and errors that concern every table: a store
+    that is away, too few descriptors."""
     try:
         yield
     except UnknownSchemaError:

@@ -40,7 +40,7 @@ Chunks = list[tuple[int, bytes]]
 ATTEMPT_S = 600.0
 """What staging a range in a child may take."""
 _FAILED, _AWAY = 3, 4
-"""Status of a child whose error is told on its standard error; whether that is of a store that is away."""
+"""Exit statuses of a child that wrote its error to standard error: any error, and a store that is away."""
 _ASKED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 """Signals that ask a process to end: no record does that."""
 

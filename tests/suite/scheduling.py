@@ -47,7 +47,7 @@ LONGEST = (
 """Files that take longer than half a minute and begin first after those with dear fixtures, so that no worker is left alone with one of
 them at the end."""
 ALONE = "alone"
-"""Whether a run began on a machine that had nothing else to do, among what its workers are told."""
+"""Key of `workerinput`: whether the machine was idle when the run began."""
 _YIELDS = pytest.StashKey[bool]()
 _REQUESTED = re.compile(rf"(?:[(,]\s*|usefixtures\(\")({'|'.join(DEAR)})\b\"?\s*[:,)]")
 """A parameter of a test or of a fixture, or a mark."""
@@ -93,12 +93,14 @@ class BySharing(LoadScopeScheduling):
 
 @functools.cache
 def alone() -> bool:
-    """Whether the processors have nothing to do now, by looks during half a second."""
+    """Whether the processors are idle now, by looks during half a second."""
+    if FACTOR != 1:
+        return False
     looks = []
     for _ in range(10):
         time.sleep(0.05)
         looks.append(runnable())
-    return FACTOR == 1 and statistics.fmean(looks) < 1
+    return statistics.fmean(looks) < 1
 
 
 def yield_to_dear_files(item: pytest.Item) -> None:

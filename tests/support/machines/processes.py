@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import resource
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 
@@ -21,6 +24,17 @@ class Hanging(subprocess.Popen[bytes]):
     def __exit__(self, *exc: object) -> None:
         self.kill()
         super().__exit__(None, None, None)
+
+
+@contextlib.contextmanager
+def without_descriptors() -> Iterator[None]:
+    """Within, this process can open no file."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def of_process(pid: int, name: str) -> str:

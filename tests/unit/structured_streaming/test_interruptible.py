@@ -113,7 +113,7 @@ def test_a_second_signal_leaves_the_work_alone(hangs: bool) -> None:
 
 
 class SignalledAgain(Hanging):
-    """One more signal comes while it is told to end."""
+    """Sends this process another signal when it is told to end."""
 
     def terminate(self) -> None:
         super().terminate()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import resource
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -30,6 +29,7 @@ from structured_streaming.storage.delta_names import SPARK_APPLICATION
 from structured_streaming.storage.local import LocalFolder
 from structured_streaming.tables import MESSAGES, REPUT_PROGRESS
 from tests.support.lakes.maintained import ReputLake, rows_of
+from tests.support.machines.processes import without_descriptors
 
 
 @pytest.fixture(scope="module")
@@ -264,13 +264,11 @@ def test_files_that_are_away_for_now_are_not_damaged(lake: ReputLake) -> None:
     with pytest.raises(LakeError, match=f"file {folder}/.* cannot be read now: .*No such file"):
         list(checked.files())
     away.rename(folder.path)
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
-    try:
-        with pytest.raises(LakeError, match=r"cannot be read now: .*Too many open files"):
-            list(checked.files())
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    with (
+        without_descriptors(),
+        pytest.raises(LakeError, match=r"cannot be read now: .*Too many open files"),
+    ):
+        list(checked.files())
     assert list(checked.files()) == []
 
 

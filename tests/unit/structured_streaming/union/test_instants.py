@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import errno
 import os
-import resource
 import stat
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -38,6 +37,7 @@ from structured_streaming.union.past import is_there
 from structured_streaming.union.tails import tails_of
 from tests.support.lakes.empty import empty_lake
 from tests.support.lakes.union import commit, cuts, manifest
+from tests.support.machines.processes import without_descriptors
 from tests.support.waiting import LIMIT_S
 
 NO_SESSION: Any = None
@@ -83,13 +83,8 @@ def test_a_version_of_a_table_that_is_away_is_not_gone(lake: LocalFolder) -> Non
     with pytest.raises(LakeError, match=f"table {table}: "):
         is_there(table, 0)
     away.rename(table.path)
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
-    try:
-        with pytest.raises(LakeError, match="Too many open files"):
-            is_there(table, 0)
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    with without_descriptors(), pytest.raises(LakeError, match="Too many open files"):
+        is_there(table, 0)
     assert is_there(table, 0)
 
 
