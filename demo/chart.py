@@ -5,12 +5,12 @@ from __future__ import annotations
 import base64
 import html
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from demo.questions import Answer, Rows
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-Rows = list[dict[str, Any]]
 
 _BEGAN = """(SELECT min(store_timestamp) AS began FROM messages_live
   WHERE topic IN ('orders', 'payments', 'shipments'))"""
@@ -151,7 +151,7 @@ def _by_group(lag: Rows) -> dict[str, Rows]:
     }
 
 
-def page(answers: list[tuple[str, str, list[str], Rows]], picture: Path, seen: str, path: Path) -> None:
+def page(answers: list[Answer], picture: Path, seen: str, path: Path) -> None:
     """Writes title, SQL, columns and rows of each answer, with the picture, and what is seen on it, in the page itself."""
     encoded = base64.b64encode(picture.read_bytes()).decode()
     parts = [
@@ -163,14 +163,14 @@ def page(answers: list[tuple[str, str, list[str], Rows]], picture: Path, seen: s
         "</style><h1>What the lake says</h1>",
         f'<img alt="{html.escape(seen)}" src="data:image/png;base64,{encoded}" style="max-width:100%">',
     ]
-    for heading, sql, columns, rows in answers:
-        parts.append(
-            f"<h2>{html.escape(heading)}</h2><details><summary>SQL</summary><pre>{html.escape(sql)}</pre>"
-        )
+    for answer in answers:
+        question = answer.question
+        parts.append(f"<h2>{html.escape(question.title)}</h2>")
+        parts.append(f"<details><summary>SQL</summary><pre>{html.escape(question.sql)}</pre>")
         parts.append("</details><div><table><tr>")
-        parts += [f"<th>{html.escape(column)}</th>" for column in columns]
-        for row in rows:
+        parts += [f"<th>{html.escape(column)}</th>" for column in answer.columns]
+        for row in answer.rows:
             parts.append("</tr><tr>")
-            parts += [f"<td>{html.escape(str(row[column]))}</td>" for column in columns]
+            parts += [f"<td>{html.escape(str(row[column]))}</td>" for column in answer.columns]
         parts.append("</tr></table></div>")
     path.write_text("".join(parts), encoding="utf-8")

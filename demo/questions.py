@@ -20,6 +20,15 @@ class Question:
     check: Callable[[Rows, Counted], str]
 
 
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Its columns' names in order, and its rows by name."""
+
+    question: Question
+    columns: list[str]
+    rows: Rows
+
+
 def _equal(what: str, actual: object, expected: object) -> str:
     return "" if actual == expected else f"{what}: SQL says {actual}, the client counted {expected}"
 

@@ -23,7 +23,7 @@ from rich.table import Table
 
 from broker_gateway.cli.signals import Signalled, raised_signals, signals_held
 from demo import chart, keeping, workload
-from demo.questions import QUESTIONS, Rows
+from demo.questions import QUESTIONS, Answer
 from lakebroker_testing.gateway import ROOT, Gateway, ProcessError, Reput, command
 from lakebroker_testing.official_client import interpreter
 from structured_streaming.embedded.engine import EmbeddedEngine
@@ -51,8 +51,8 @@ def main() -> int:
             demo.traffic()
             if not options.keep:
                 demo.end()
-            wrong = ask(demo.lake, demo.counted, output)
-            for sentence in wrong:
+            problems = report(demo.lake, demo.counted, output)
+            for sentence in problems:
                 console.print(f"[bold red]Wrong answer:[/] {escape(sentence)}")
             explore(demo.lake, output, time.monotonic() - started)
             if options.keep:
@@ -65,7 +65,7 @@ def main() -> int:
         for log in sorted(output.rglob("*.log")):
             console.print(f"--- end of {log.relative_to(output)}\n{log.read_text()[-1500:]}", markup=False)
         return 1
-    return 1 if wrong else 0
+    return 1 if problems else 0
 
 
 def _options() -> argparse.Namespace:
@@ -132,7 +132,7 @@ class Demo:
             sending = progress.add_task("messages sent", total=workload.planned_messages(rounds))
             settling = progress.add_task("services that settled all orders", total=2)
             consume(gateway.address, self.counted, progress, sending, settling)
-            catch_up(self.reput, progress)
+            catch_up(self.lake, self.counted, self.reput, progress)
 
     def end(self) -> None:
         """Ends both in order. Raises DemoError where one does not end as it should."""
@@ -242,47 +242,57 @@ def first_batch(reput: Reput) -> None:
         time.sleep(0.2)
 
 
-def catch_up(reput: Reput, progress: Progress) -> None:
-    """Waits for the minute's statistics and dead letters to be written and for the lake to hold them."""
+def catch_up(lake: Path, counted: workload.Counted, reput: Reput, progress: Progress) -> None:
+    """Waits until the lake answers as the client counted; each batch of the reput is a reason to ask again.
+
+    Dead letters and statistics come to the log after the last acknowledgement, and from there to the lake: that the reput has
+    read all of the log does not say that they are there. Raises DemoError when that takes too long.
+    """
     task = progress.add_task("lake has everything", total=1)
     deadline = time.monotonic() + CATCH_UP_S
-    quiet = 0
-    last = -1
-    while quiet < 5:
-        if time.monotonic() > deadline:
-            raise DemoError(f"the lake was still behind after {CATCH_UP_S:g} s")
-        batches = reput.batches()
-        quiet = quiet + 1 if batches and len(batches) == last and not batches[-1]["lag_bytes"] else 0
-        last = len(batches)
-        time.sleep(1)
-    progress.advance(task)
-
-
-def ask(lake: Path, counted: workload.Counted, output: Path) -> list[str]:
-    """Asks every question as `lakebroker sql` does, without a JVM; prints the answers, draws the chart; returns what is wrong."""
-    wrong = []
-    answers = []
+    asked = 0
+    problems: list[str] = []
     with EmbeddedEngine.open(str(lake)) as engine:
+        while time.monotonic() < deadline:
+            if (batches := len(reput.batches())) > asked:
+                asked = batches
+                problems = wrong(answers(engine), counted)
+                if not problems:
+                    progress.advance(task)
+                    return
+            time.sleep(0.5)
+    raise DemoError(f"the lake was still behind after {CATCH_UP_S:g} s: {'; '.join(problems)}")
 
-        def rows_of(statement: str) -> tuple[list[str], Rows]:
-            found = engine.query(statement).read_all()
-            return found.column_names, found.to_pylist()
 
-        for question in QUESTIONS:
-            columns, rows = rows_of(question.sql)
-            table = Table(*columns, title=question.title, title_justify="left")
-            for row in rows[:12]:
-                table.add_row(*(shown(row[column]) for column in columns))
-            console.print(table)
-            if problem := question.check(rows, counted):
-                wrong.append(problem)
-            answers.append((question.title, question.sql, columns, rows))
-        _, throughput = rows_of(chart.THROUGHPUT_SQL)
-        _, lag = rows_of(chart.LAG_SQL)
+def answers(engine: EmbeddedEngine) -> list[Answer]:
+    """Asks every question."""
+    found = []
+    for question in QUESTIONS:
+        table = engine.query(question.sql).read_all()
+        found.append(Answer(question, table.column_names, table.to_pylist()))
+    return found
+
+
+def wrong(found: list[Answer], counted: workload.Counted) -> list[str]:
+    """What the client counted otherwise, a sentence for each answer."""
+    return [problem for answer in found if (problem := answer.question.check(answer.rows, counted))]
+
+
+def report(lake: Path, counted: workload.Counted, output: Path) -> list[str]:
+    """Asks as `lakebroker sql` does, without a JVM; prints the answers, draws the chart; returns what is wrong."""
+    with EmbeddedEngine.open(str(lake)) as engine:
+        found = answers(engine)
+        throughput = engine.query(chart.THROUGHPUT_SQL).read_all().to_pylist()
+        lag = engine.query(chart.LAG_SQL).read_all().to_pylist()
+    for answer in found:
+        table = Table(*answer.columns, title=answer.question.title, title_justify="left")
+        for row in answer.rows[:12]:
+            table.add_row(*(shown(row[column]) for column in answer.columns))
+        console.print(table)
     picture = output / "throughput-and-lag.png"
     chart.draw(throughput, lag, picture)
-    chart.page(answers, picture, chart.title(throughput, lag), output / "index.html")
-    return wrong
+    chart.page(found, picture, chart.title(throughput, lag), output / "index.html")
+    return wrong(found, counted)
 
 
 def shown(value: Any) -> str:
