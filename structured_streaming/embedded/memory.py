@@ -3,7 +3,11 @@
 DuckDB's `memory_limit` counts what its buffers hold, not what an expression makes of a row: `repeat('x', 3000000000)` took 6 GB
 under a limit of 256 MB, and no interrupt ends it. So the process gets a limit of its own, RLIMIT_DATA: what it has by now, the
 memory of the statements, and a margin. An allocation beyond fails, DuckDB makes an error of that, and the next statement works.
-RLIMIT_AS would count mapped files and what allocators reserve, too.
+RLIMIT_AS would count mapped files, too.
+
+What is reserved counts, although nothing of it is used. Arrow's allocator reserves 1 GiB at its first allocation, and the
+extension `delta` starts some hundred threads, with a stack of 2 MiB each, to read a few tables. Both have room of their own: a
+statement that needs nothing ended the process while they came out of the statements' memory.
 
 DuckDB's allocator keeps what was freed, which would count on: after one statement at the limit, Python had no memory to import a
 module. `ALLOCATOR` has it give memory back at once; sorting and grouping a million rows took the same time.
@@ -19,10 +23,14 @@ import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pyarrow
+
 ALLOCATOR = {"DUCKDB_JE_MALLOC_CONF": "retain:false,dirty_decay_ms:0,muzzy_decay_ms:0"}
 """For the environment of the process, before DuckDB is loaded."""
 _MARGIN_BYTES = 512 << 20
-"""For threads, results on their way, and what else is no row."""
+"""For results on their way, and what else is no row."""
+_STACKS_BYTES = 512 * (2 << 20)
+"""Of as many threads as a runtime of Rust's tokio starts at most for calls that block."""
 _STATUS = "/proc/self/status"
 
 
@@ -30,6 +38,7 @@ _STATUS = "/proc/self/status"
 def bounded_memory(memory_bytes: int) -> Iterator[None]:
     """Within, this process allocates so much at most beside what it has, and the margin. Only Linux tells what it has; elsewhere
     nothing is bounded."""
+    pyarrow.allocate_buffer(1)  # what its allocator reserves is there from now on
     try:
         with open(_STATUS) as status:
             facts = dict(line.split(":", 1) for line in status)
@@ -38,7 +47,7 @@ def bounded_memory(memory_bytes: int) -> Iterator[None]:
         return
     there = int(facts["VmData"].split()[0]) << 10
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    wanted = there + memory_bytes + _MARGIN_BYTES
+    wanted = there + memory_bytes + _STACKS_BYTES + _MARGIN_BYTES
     known = [wanted, *(each for each in (soft, hard) if each != resource.RLIM_INFINITY)]
     resource.setrlimit(resource.RLIMIT_DATA, (min(known), hard))
     try:
