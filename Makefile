@@ -13,6 +13,8 @@ ROUNDS ?= 10
 BUSY ?= 8
 AT_ONCE ?= 1
 ROUNDS_OF ?= tests/fault tests/integration tests/unit
+# A wrong one is told before anything is made.
+$(foreach each,TEST_WORKERS INTEROP_WORKERS ROUNDS BUSY AT_ONCE,$(if $(filter file,$(origin $(each))),,$(if $(shell echo '$($(each))' | grep -xE '[0-9]+|auto'),,$(error $(each)=$($(each)): a whole number is wanted))))
 # Where it is set, each process compiles every module that it imports anew: half of what a broker's start costs.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -45,11 +47,12 @@ $(CLASSES): $(JARS) tests/support/spark/jvm.py
 	@$(BIN)/python -W ignore -c 'from hypothesis import strategies; strategies.text().example()' # it keeps its table of characters, else each worker makes one
 	@echo "Keeping Spark's classes as its JVM loads them"
 	@$(BIN)/python -m tests.support.spark.jvm >$(VENV)/classes.log 2>&1 || { cat $(VENV)/classes.log >&2; exit 1; }
+	@touch $@
 
 java:
 	@java -version 2>&1 | grep -Eq 'version "(1[7-9]|2[0-9])' || { echo "A JDK 17 or later is needed on the PATH: Spark runs on it" >&2; exit 1; }
 
-setup: java $(READY) $(JARS) ## Make the virtual environment and fetch Delta's jars
+setup: java $(CLASSES) ## Make the virtual environment, fetch Delta's jars, prepare the tests' JVMs
 
 demo: java $(JARS) ## Run the whole system on this machine and ask it questions in SQL (KEEP=1: go on, with a page to look at)
 	@echo "Running the demo"
@@ -98,7 +101,7 @@ evidence-due: $(READY) ## Say which parts of the evidence are older than the cod
 test-times: $(CLASSES) ## Run the tests and print where the time goes: CPU seconds, seconds waited, the dearest hundred (TIMES=tests/unit)
 	@echo "Running $(TIMES) with $(TEST_WORKERS) workers; the costs go to build/test-times.json"
 	@$(BIN)/python -m pytest -q -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder -p tests.suite.costs --costs build/test-times.json $(TIMES); \
-	status=$$?; $(BIN)/python -m tests.suite.costs build/test-times.json && exit $$status
+	status=$$?; [ $$status -le 1 ] || exit $$status; $(BIN)/python -m tests.suite.costs build/test-times.json && exit $$status
 
 rounds: $(CLASSES) ## Run tests again and again beside busy processes, with limits that grow with these, and record each (ROUNDS=10 BUSY=8 AT_ONCE=1 ROUNDS_OF=tests/interop)
 	@echo "Running the tests $(ROUNDS) times, $(AT_ONCE) at once, beside $(BUSY) busy processes"

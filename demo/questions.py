@@ -22,7 +22,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Its columns' names in order, and its rows by name."""
+    """An answer to a question: its columns' names in order, its rows by those names."""
 
     question: Question
     columns: list[str]

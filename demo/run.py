@@ -6,7 +6,6 @@ With --keep (`make demo KEEP=1`) gateway and reput go on afterwards, to look at,
 from __future__ import annotations
 
 import argparse
-import shutil
 import subprocess
 import sys
 import threading
@@ -23,6 +22,7 @@ from rich.table import Table
 
 from broker_gateway.cli.signals import Signalled, raised_signals, signals_held
 from demo import chart, keeping, workload
+from demo.folder import FolderError, emptied
 from demo.questions import QUESTIONS, Answer
 from lakebroker_testing.gateway import ROOT, Gateway, ProcessError, Reput, command
 from lakebroker_testing.official_client import interpreter
@@ -41,10 +41,18 @@ class DemoError(Exception):
 def main() -> int:
     """Returns the exit status: 0 when every answer agrees with what the client counted."""
     options = _options()
-    started = time.monotonic()
     output: Path = options.output.resolve()
-    shutil.rmtree(output, ignore_errors=True)
-    output.mkdir(parents=True)
+    try:
+        with emptied(output):
+            return run(options, output)
+    except FolderError as error:
+        print(error, file=sys.stderr)
+        return 1
+
+
+def run(options: argparse.Namespace, output: Path) -> int:
+    """Returns the exit status."""
+    started = time.monotonic()
     try:
         with raised_signals(), ExitStack() as running:
             demo = Demo(output, options.rounds, running)
@@ -274,7 +282,7 @@ def answers(engine: EmbeddedEngine) -> list[Answer]:
 
 
 def wrong(found: list[Answer], counted: workload.Counted) -> list[str]:
-    """What the client counted otherwise, a sentence for each answer."""
+    """A sentence for each answer that differs from what the client counted."""
     return [problem for answer in found if (problem := answer.question.check(answer.rows, counted))]
 
 

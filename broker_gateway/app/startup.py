@@ -101,6 +101,7 @@ def run(config: GatewayConfig, warnings: Iterable[str] = (), file: Path | None =
         log.warning(warning)
     configuration = Configuration(config, file)
     configuration.on_change(_log_as)
+    gc.freeze()  # what was imported stays, and the collection at the end of the start has less to look at
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_serve_and_tell(configuration))

@@ -5,9 +5,9 @@ under a limit of 256 MB, and no interrupt ends it. So the process gets a limit o
 memory of the statements, and a margin. An allocation beyond fails, DuckDB makes an error of that, and the next statement works.
 RLIMIT_AS would count mapped files, too.
 
-What is reserved counts, although nothing of it is used. Arrow's allocator reserves 1 GiB at its first allocation, and the
-extension `delta` starts some hundred threads, with a stack of 2 MiB each, to read a few tables. Both have room of their own: a
-statement that needs nothing ended the process while they came out of the statements' memory.
+What is reserved counts, although nothing of it is used. The extension `delta` starts some hundred threads, with a stack of 2 MiB
+each, to read a few tables; the stacks have room of their own, or a statement that needs nothing could end the process. Arrow's own
+allocator would reserve 1 GiB, so it takes the system's.
 
 DuckDB's allocator keeps what was freed, which would count on: after one statement at the limit, Python had no memory to import a
 module. `ALLOCATOR` has it give memory back at once; sorting and grouping a million rows took the same time.
@@ -23,10 +23,11 @@ import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import pyarrow
-
-ALLOCATOR = {"DUCKDB_JE_MALLOC_CONF": "retain:false,dirty_decay_ms:0,muzzy_decay_ms:0"}
-"""For the environment of the process, before DuckDB is loaded."""
+ALLOCATOR = {
+    "DUCKDB_JE_MALLOC_CONF": "retain:false,dirty_decay_ms:0,muzzy_decay_ms:0",
+    "ARROW_DEFAULT_MEMORY_POOL": "system",
+}
+"""For the environment of the process, before DuckDB and Arrow are loaded."""
 _MARGIN_BYTES = 512 << 20
 """For results on their way, and what else is no row."""
 _STACKS_BYTES = 512 * (2 << 20)
@@ -36,9 +37,8 @@ _STATUS = "/proc/self/status"
 
 @contextmanager
 def bounded_memory(memory_bytes: int) -> Iterator[None]:
-    """Within, this process allocates so much at most beside what it has, and the margin. Only Linux tells what it has; elsewhere
-    nothing is bounded."""
-    pyarrow.allocate_buffer(1)  # what its allocator reserves is there from now on
+    """Within, this process allocates so much at most beside what it has, the stacks and the margin. Only Linux tells what it
+    has; elsewhere nothing is bounded."""
     try:
         with open(_STATUS) as status:
             facts = dict(line.split(":", 1) for line in status)

@@ -79,6 +79,18 @@ def orders(numbers: Numbers) -> float:
     )
 
 
+def assert_no_second_one(folder: Path, first: subprocess.Popen[bytes]) -> None:
+    """In the same folder, which the first one keeps."""
+    output = folder / "output"
+    files = {each.name for each in output.iterdir()}
+    second = subprocess.run(
+        [sys.executable, "-m", "demo.run", "--output", str(output)], capture_output=True, text=True, cwd=ROOT
+    )
+    assert second.returncode == 1
+    assert f"a demo is running in {output} (process {first.pid})" in second.stderr
+    assert {each.name for each in output.iterdir()} == files
+
+
 def test_it_goes_on_until_ctrl_c_and_leaves_nothing(tmp_path: Path) -> None:
     with demo(tmp_path, "--keep", "--rounds", "6") as process:
         said = once(process, tmp_path, lambda said: re.search(r"metrics for Prometheus: \S+\n", said))
@@ -91,6 +103,7 @@ def test_it_goes_on_until_ctrl_c_and_leaves_nothing(tmp_path: Path) -> None:
         before = orders(scraped(metrics))
         assert before >= 6 * 24
         once(process, tmp_path, lambda _: orders(scraped(metrics)) > before)
+        assert_no_second_one(tmp_path, process)
         os.killpg(process.pid, signal.SIGINT)
         assert process.wait(PATIENCE_S) == 0
     assert (tmp_path / "said").read_text().endswith("all have ended\n")

@@ -177,7 +177,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("file", type=Path, help="what `--costs FILE` wrote")
     parser.add_argument("--most", type=int, default=100, help="tests and files to print (%(default)s)")
     asked = parser.parse_args(arguments)
-    costs = read(asked.file)
+    try:
+        costs = read(asked.file)
+    except (OSError, ValueError) as error:
+        parser.error(
+            f"{asked.file} has no costs, which `pytest -p tests.suite.costs --costs FILE` writes: {error}"
+        )
     console = Console(width=None if sys.stdout.isatty() else 160)
     total = sum(costs.values(), Cost())
     console.print(table("Folder", by_folder(costs), asked.most))

@@ -6,13 +6,25 @@ end what hangs.
 
 from __future__ import annotations
 
+import contextlib
+import math
 import os
 from pathlib import Path
 
 import pytest
 
 VARIABLE = "LAKEBROKER_PATIENCE"
-FACTOR = float(os.environ.get(VARIABLE, "1"))
+
+
+def _factor(text: str) -> float:
+    """Ends the process where it is no factor."""
+    with contextlib.suppress(ValueError):
+        if 1 <= (factor := float(text)) < math.inf:
+            return factor
+    raise SystemExit(f"{VARIABLE}={text}: a number of 1 or more is wanted, such as 4")
+
+
+FACTOR = _factor(os.environ.get(VARIABLE, "1"))
 
 
 def runnable() -> int:

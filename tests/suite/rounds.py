@@ -60,12 +60,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with busy_processes(asked.busy):
         for first in range(1, asked.rounds + 1, asked.at_once):
             numbers = range(first, min(first + asked.at_once, asked.rounds + 1))
-            rounds = run_at_once(asked, commit, [outputs / f"round-{number}.txt" for number in numbers])
-            for number, found in zip(numbers, rounds, strict=True):
+            files = [outputs / f"round-{number}.txt" for number in numbers]
+            rounds = run_at_once(asked, commit, files)
+            for number, file, found in zip(numbers, files, rounds, strict=True):
                 if asked.record is not None:
                     append(asked.record, found)
                 print(json.dumps(found) if asked.json else row(number, found), flush=True)
                 failed |= is_failed(found)
+                if found["status"] not in (0, 1):  # it has no failure to show
+                    print("".join(file.read_text().splitlines(keepends=True)[-3:]), file=sys.stderr)
     if failed:
         print(f"all that pytest printed in rounds that failed is in {outputs}", file=sys.stderr)
     else:
@@ -277,7 +280,8 @@ def _parser() -> argparse.ArgumentParser:
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--rounds", type=_count, default=10, help="how often (%(default)s)")
+    positive = functools.partial(_count, least=1)
+    parser.add_argument("--rounds", type=positive, default=10, help="how often (%(default)s)")
     parser.add_argument(
         "--busy", type=_count, default=8, help="busy processes beside the tests (%(default)s)"
     )
@@ -286,7 +290,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--at-once",
-        type=functools.partial(_count, least=1),
+        type=positive,
         default=1,
         help="rounds that run at the same time (%(default)s)",
     )

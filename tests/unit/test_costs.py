@@ -70,3 +70,9 @@ def test_phases_files_and_folders_are_added_up(tmp_path: Path, capsys: pytest.Ca
     assert "test_b.py::two" in printed
     assert "test_a.py::one" not in printed
     assert "2 tests: 0.1 CPU minutes" in printed
+
+
+def test_a_file_without_costs_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        costs.main([str(tmp_path / "absent.json")])
+    assert f"{tmp_path}/absent.json has no costs, which" in capsys.readouterr().err

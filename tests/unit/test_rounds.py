@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.suite import rounds
+from tests.suite import patience, rounds
 from tests.suite.failures import Failures
 from tests.suite.outcomes import Outcomes
 
@@ -141,3 +143,22 @@ def test_every_round_is_a_line_and_a_row(tmp_path: Path) -> None:
         ["a.py::x"],
     ]
     assert "status 3" in rounds.row(1, {**found, "status": 3})
+
+
+def test_no_rounds_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        rounds.main(["--rounds", "0"])
+    assert "'0' is no whole number of 1 or more" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("factor", ["x", "0", "nan", "inf"])
+def test_a_patience_that_is_no_factor_is_named(factor: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", "import tests.suite.patience"],
+        env={**os.environ, patience.VARIABLE: factor},
+        cwd=rounds.ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1
+    assert done.stderr == f"LAKEBROKER_PATIENCE={factor}: a number of 1 or more is wanted, such as 4\n"

@@ -64,7 +64,15 @@ def test_a_python_a_jdk_and_make_are_enough_and_twice_is_once(tmp_path: Path) ->
     machine = Machine(tmp_path)
     status, said, asked = machine.setup()
     assert status == 0, said
-    order = ("version_info", f"-m venv {machine.venv}", INSTALLS, "compileall", "warm()", "delta_session()")
+    order = (
+        "version_info",
+        f"-m venv {machine.venv}",
+        INSTALLS,
+        "compileall",
+        "warm()",
+        "delta_session()",
+        "spark.jvm",
+    )
     places = [next(place for place, each in enumerate(asked) if step in each) for step in order]
     assert places == sorted(places)
     assert machine.setup()[::2] == (0, [])
@@ -104,3 +112,11 @@ def test_what_is_too_old_is_named_before_anything_is_installed(
     assert status != 0
     assert words in said
     assert not [each for each in asked if "version_info" not in each]
+
+
+def test_a_wrong_number_is_told_before_anything_is_made(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    status, said, asked = machine.setup("TEST_WORKERS=many")
+    assert status != 0
+    assert "TEST_WORKERS=many: a whole number is wanted" in said
+    assert asked == []

@@ -31,6 +31,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from unittest.mock import patch
 
+from broker_gateway.cli.signals import Signalled, raised_signals
 from structured_streaming.without_pandas import WITHOUT_PANDAS
 
 ARCHIVE = Path(sys.prefix) / ".spark-classes.jsa"
@@ -72,21 +73,22 @@ def environment(archive: str = f"-XX:SharedArchiveFile={ARCHIVE}") -> Iterator[N
 
 def make_archive() -> None:
     """Has a JVM do what tests do, and keep the classes that it loaded."""
-    made = ARCHIVE.with_suffix(".new")
-    made.unlink(missing_ok=True)
-    with environment(f"-XX:ArchiveClassesAtExit={made}"):
-        _load_classes()
-    made.replace(ARCHIVE)
+    # a JVM whose process was interrupted still writes, into a folder that is gone
+    with tempfile.TemporaryDirectory(prefix=".spark-classes-", dir=ARCHIVE.parent) as folder:
+        made = Path(folder, ARCHIVE.name)
+        with environment(f"-XX:ArchiveClassesAtExit={made}"):
+            _load_classes()
+        made.replace(ARCHIVE)
 
 
 def _load_classes() -> None:
-    from structured_streaming.interruptible import jvm_of
+    from structured_streaming.interruptible import jvm_of, started
     from structured_streaming.sql import delta_session, tables_in
     from structured_streaming.views import VIEWS
     from tests.support.spark.lake import SparkLake
     from tests.support.spark.reput_runs import reput_once
 
-    session = delta_session()
+    session = started(delta_session)
     with tempfile.TemporaryDirectory() as folder:
         lake = SparkLake(session, Path(folder))
         first, *_, end = lake.cuts()
@@ -102,4 +104,8 @@ def _load_classes() -> None:
 
 
 if __name__ == "__main__":
-    make_archive()
+    try:
+        with raised_signals():
+            make_archive()
+    except Signalled as stop:
+        sys.exit(stop.status)

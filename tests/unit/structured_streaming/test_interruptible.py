@@ -113,7 +113,7 @@ def test_a_second_signal_leaves_the_work_alone(hangs: bool) -> None:
 
 
 class SignalledAgain(Hanging):
-    """Sends this process another signal when it is told to end."""
+    """Sends the process of the test a second signal when `terminate` is called."""
 
     def terminate(self) -> None:
         super().terminate()

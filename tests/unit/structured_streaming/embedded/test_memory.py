@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
 from lakebroker_testing.gateway import ROOT
+from structured_streaming.embedded.memory import ALLOCATOR
 
 STATEMENT = """
 import threading
@@ -30,5 +32,8 @@ with bounded_memory(MEMORY):
 
 
 def test_what_is_reserved_and_not_used_leaves_the_statements_their_memory() -> None:
-    done = subprocess.run([sys.executable, "-c", STATEMENT], cwd=ROOT, capture_output=True, text=True)
+    environment = {**os.environ, **ALLOCATOR}
+    done = subprocess.run(
+        [sys.executable, "-c", STATEMENT], cwd=ROOT, env=environment, capture_output=True, text=True
+    )
     assert (done.stdout, done.stderr, done.returncode) == ("bounded\n", "", 0)
