@@ -29,8 +29,6 @@ from lakebroker_testing.official_client import interpreter
 from structured_streaming.embedded.engine import EmbeddedEngine
 
 CATCH_UP_S = 300.0
-NAME_SERVER = {"lakeWithNamesrv": "true", "lakeNamesrvListenPort": "0", "listenPort": "0"}
-"""The gateway registers with a name server in its own process."""
 console = Console(width=max(Console().width, 110))
 
 
@@ -106,7 +104,7 @@ class Demo:
         self.output = output
         self.counted = workload.Counted(rounds)
         # patient: nothing is measured, and the counts have to come out on a busy machine too
-        self.gateway = Gateway(output, wrapper=keeping.APART, **NAME_SERVER)
+        self.gateway = Gateway(output, wrapper=keeping.APART, lakeWithNamesrv="true")
         self.reput: Reput
         self._running = running
 

@@ -147,7 +147,6 @@ def gateway(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Gateway]
     limits = {resource.RLIMIT_NOFILE: (DESCRIPTORS, DESCRIPTORS)} if request.param == "http2" else None
     options = {
         "lakeWithNamesrv": "true",
-        "lakeNamesrvListenPort": "0",
         "lakeAutoCreateTopics": "true",
         "lakeMaxWaitingReceives": "5000",  # fewer than the hostile ones ask for
         "lakeMaxClients": "1000",

@@ -216,12 +216,7 @@ def test_what_cannot_be_reached_is_said(gateway: Gateway) -> None:
 
 
 def test_with_name_servers_every_broker_is_told(tmp_path: Path, name: str) -> None:
-    alone = {
-        **NEW_OPTIONS,
-        "lakeWithNamesrv": "true",
-        "lakeNamesrvListenPort": "0",
-        "lakeNamesrvBindAddress": "127.0.0.1",
-    }
+    alone = {**NEW_OPTIONS, "lakeWithNamesrv": "true"}
     with Gateway(tmp_path / "a", **alone) as first:
         name_server = f"127.0.0.1:{first.name_server_port}"
         other = {**NEW_OPTIONS, "brokerName": "broker-b", "namesrvAddr": name_server}

@@ -96,7 +96,7 @@ def beside(work: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> Iterat
 
 
 def test_a_name_server_in_the_same_process(tmp_path: Path) -> None:
-    options = {"lakeWithNamesrv": "true", "lakeNamesrvListenPort": "0", **QUICK}
+    options = {"lakeWithNamesrv": "true", **QUICK}
     with Gateway(tmp_path, **options) as gateway:
         own = f"127.0.0.1:{gateway.name_server_port}"
         wait_until(lambda: brokers(own) == {"broker-a": f"127.0.0.1:{gateway.remoting_port}"})
@@ -285,7 +285,7 @@ def test_an_emptied_list_leaves_the_broker_with_its_own_name_server(
 ) -> None:
     file = tmp_path / "broker.conf"
     file.write_text(f"namesrvAddr={name_server.address}\n")
-    options = {"lakeWithNamesrv": "true", "lakeNamesrvListenPort": "0", **QUICK}
+    options = {"lakeWithNamesrv": "true", **QUICK}
     with Gateway(tmp_path / "g", config_file=file, **options) as gateway:
         own, here = f"127.0.0.1:{gateway.name_server_port}", f"127.0.0.1:{gateway.remoting_port}"
         wait_until(lambda: brokers(own) == brokers(name_server.address) == {"broker-a": here})
@@ -295,7 +295,7 @@ def test_an_emptied_list_leaves_the_broker_with_its_own_name_server(
 
 
 def test_options_of_its_own_name_server_survive_a_restart(tmp_path: Path) -> None:
-    options = {"lakeWithNamesrv": "true", "lakeNamesrvListenPort": "0", "lakeRemoteAdmin": "true"}
+    options = {"lakeWithNamesrv": "true", "lakeRemoteAdmin": "true"}
     with Gateway(tmp_path, **options) as gateway:
         own = f"127.0.0.1:{gateway.name_server_port}"
         changed = Command(RequestCode.UPDATE_NAMESRV_CONFIG, {}, b"enableTopicList=false\n")
