@@ -28,7 +28,8 @@ from lakebroker_testing.gateway import ROOT, Gateway, ProcessError, Reput, comma
 from lakebroker_testing.official_client import interpreter
 from structured_streaming.embedded.engine import EmbeddedEngine
 
-CATCH_UP_S = 300.0
+CATCH_UP_S = 900.0
+"""Ends a demo that hangs; on a machine with much else to do, or no memory, a first batch takes minutes."""
 console = Console(width=max(Console().width, 110))
 
 
