@@ -39,7 +39,6 @@ LOOPBACK = {
     "brokerIP1": "127.0.0.1",
     "metricsPromExporterPort": "0",
     "lakeNamesrvListenPort": "0",
-    "lakeNamesrvBindAddress": "127.0.0.1",
 }
 """Options of a broker, and of a name server in its process, on free ports of the loopback interface."""
 PATIENT = dict.fromkeys(
