@@ -36,7 +36,9 @@ def manifest(lake: Path, number: int) -> list[dict[str, Any]]:
         "end": start + BATCH_BYTES,
         "log_end": start + BATCH_BYTES,
     }
-    found: list[dict[str, Any]] = [{"table": "", "path": "", "size": 0, "rows": 1, "stats": "", **place}]
+    found: list[dict[str, Any]] = [
+        {"table": "", "path": "", "size": 0, "rows": 1, "stats": "", "files": len(DATA_TABLES), **place}
+    ]
     for table in DATA_TABLES:
         row = {"broker": "b", "log_id": "l", "physical_offset": start, "topic": f"topic-{number % 7}"}
         rows = pa.Table.from_pylist([row], table.schema)

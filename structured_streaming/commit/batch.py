@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -32,14 +33,23 @@ class LogSpan(NamedTuple):
 
 
 def spans_of(manifest: list[dict[str, Any]]) -> list[LogSpan]:
-    """The batch's extent of each log; raises LakeError when its ranges do not join."""
+    """The batch's extent of each log; raises LakeError when its ranges do not join, or lack files."""
     ranges: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    held: Counter[tuple[str, str, int]] = Counter()
     for row in manifest:
         if not row["table"]:
             ranges.setdefault((row["broker"], row["log_id"]), []).append(row)
+        else:
+            held[row["broker"], row["log_id"], row["start"]] += 1
     spans = []
     for (broker, log_id), parts in sorted(ranges.items()):
         parts.sort(key=lambda part: part["start"])
+        for part in parts:
+            if (came := held[broker, log_id, part["start"]]) != part["files"]:
+                raise LakeError(
+                    f"of the {part['files']} files of {broker}/{log_id} from {part['start']} to {part['end']}, Spark told {came}; "
+                    "the batch is read again"
+                )
         for before, after in itertools.pairwise(parts):
             if before["end"] != after["start"]:
                 raise LakeError(

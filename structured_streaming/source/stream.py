@@ -115,6 +115,8 @@ class _StreamReading(Reading):
                 continue
             if plan is None or plan.cuts[-1] != to["offset"] or begin not in (None, plan.cuts[0]):
                 plan = self._planned(broker, to["log_id"], begin, to["offset"])
+            if plan.cuts[0] == plan.cuts[-1]:  # Spark's first batch, of a log that was too slow to be planned
+                continue
             self._begun[key] = plan
             found += self.parts(plan.target, plan.state, plan.cuts, missing=plan.missing, erased=plan.erased)
         return found

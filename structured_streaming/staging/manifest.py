@@ -1,4 +1,7 @@
-"""What a staged range tells the driver: a row for each file, and one, with an empty table name, for the range itself."""
+"""What a staged range tells the driver: a row for each file, and one, with an empty table name, for the range itself.
+
+The range's row says how many files there are: where Spark's JVM dies while it hands the rows over, those that came are all that the
+driver gets, without an error."""
 
 from __future__ import annotations
 
@@ -24,6 +27,7 @@ MANIFEST = pa.schema(
         ("start", pa.int64()),
         ("end", pa.int64()),
         ("log_end", pa.int64()),
+        ("files", pa.int64()),
     ]
 )
 Files = list[tuple[str, StagedFile]]
@@ -32,7 +36,7 @@ Files = list[tuple[str, StagedFile]]
 
 def manifest(part: LogRange, records: int, files: Files, newest_ms: int = 0) -> pa.RecordBatch:
     """Of a range that was read whole; `newest_ms` is when its newest record was stored, 0 without one."""
-    found = [range_row(part, "", rows=records, stats=str(newest_ms))]
+    found = [range_row(part, "", rows=records, files=len(files), stats=str(newest_ms))]
     found += [{**place_of(part), "table": name, **file._asdict()} for name, file in files]
     return pa.RecordBatch.from_pylist(found, MANIFEST)
 
@@ -51,10 +55,11 @@ def unknown_schemas(manifest: list[dict[str, Any]]) -> dict[str, set[int]]:
     return found
 
 
-def range_row(part: LogRange, kind: str, *, rows: int = 0, stats: str = "") -> dict[str, Any]:
+def range_row(part: LogRange, kind: str, *, rows: int = 0, files: int = 0, stats: str = "") -> dict[str, Any]:
     """The row of the range itself; `kind` stands in the place of a table's name."""
     size = part.end - part.start
-    return {**place_of(part), "table": kind, "path": "", "size": size, "rows": rows, "stats": stats}
+    found = {"table": kind, "path": "", "size": size, "rows": rows, "stats": stats, "files": files}
+    return {**place_of(part), **found}
 
 
 def place_of(part: LogRange) -> dict[str, Any]:

@@ -99,9 +99,7 @@ class Setting:
         token.write_text(f"{TOKEN}\n")
         token.chmod(0o600)
         own = {"mappedFileSizeCommitLog": str(8 << 20), "recallMessageEnable": "true"}
-        self.a = ending.enter_context(
-            Gateway(folder, brokerName="orders-a", lakeWithNamesrv="true", **own)
-        )
+        self.a = ending.enter_context(Gateway(folder, brokerName="orders-a", lakeWithNamesrv="true", **own))
         self.b = Gateway(folder / "b", brokerName="orders-b", lakeTokenFile=str(token), **own)
         ending.callback(self.b.__exit__)
         self.environment = {

@@ -28,7 +28,7 @@ def staged(lake: Path, start: int, end: int, broker: str = "b") -> list[dict[str
     place = {"target": "store:x", "broker": broker, "log_id": "l", "start": start, "end": end, "log_end": end}
     row = {"broker": broker, "log_id": "l", "physical_offset": start, "topic": "t"}
     file = write_file(LocalFolder(lake), MESSAGES, pa.Table.from_pylist([row], MESSAGES.schema))
-    span = {"table": "", "path": "", "size": 0, "rows": 1, "stats": "", **place}
+    span = {"table": "", "path": "", "size": 0, "rows": 1, "stats": "", "files": 1, **place}
     return [span, {"table": MESSAGES.name, **file._asdict(), **place}]
 
 
@@ -66,6 +66,17 @@ def test_one_of_two_writers_of_a_batch_wins(lake: Path) -> None:
         assert sum(isinstance(each, BatchReport) for each in ends) == 1
         assert offsets(lake) == list(range(number + 1))
         assert LakeProgress(str(lake)).offsets == {("b", "l"): number + 1}
+
+
+def test_what_came_of_a_manifest_before_spark_died_is_no_batch(lake: Path) -> None:
+    sink = DeltaCommitSink(str(lake))
+    manifest = [*staged(lake, 0, 1), *staged(lake, 1, 2)]
+    for came in (1, 3):
+        with pytest.raises(LakeError, match=r"of the 1 files of b/l .* Spark told 0"):
+            sink.commit(manifest[:came])
+        assert (offsets(lake), LakeProgress(str(lake)).offsets) == ([], {})
+    sink.commit(manifest)
+    assert (offsets(lake), LakeProgress(str(lake)).offsets) == ([0, 1], {("b", "l"): 2})
 
 
 def test_compaction_in_between_is_no_foreign_writer(lake: Path) -> None:
