@@ -88,7 +88,7 @@ def sketch_lake(folder: Path) -> None:
     file = write_file(LocalFolder(folder), BROKER_STATS, pa.Table.from_pylist(rows, BROKER_STATS.schema))
     DeltaCommitSink(str(folder)).commit(
         [
-            {**place, "table": "", "path": "", "size": 0, "rows": len(rows), "stats": ""},
+            {**place, "table": "", "path": "", "size": 0, "rows": len(rows), "stats": "", "files": 1},
             {**place, "table": BROKER_STATS.name, **file._asdict()},
         ]
     )
