@@ -13,8 +13,11 @@ ROUNDS ?= 10
 BUSY ?= 8
 AT_ONCE ?= 1
 ROUNDS_OF ?= tests/fault tests/integration tests/unit
-# A wrong one is told before anything is made.
-$(foreach each,TEST_WORKERS INTEROP_WORKERS ROUNDS BUSY AT_ONCE,$(if $(filter file,$(origin $(each))),,$(if $(shell echo '$($(each))' | grep -xE '[0-9]+|auto'),,$(error $(each)=$($(each)): a whole number is wanted))))
+# A wrong number is reported before make builds anything.
+define check_number
+$(if $(filter file,$(origin $(1))),,$(if $(shell echo '$($(1))' | grep -xE '[0-9]+|auto'),,$(error $(1)=$($(1)): a whole number is wanted)))
+endef
+$(foreach each,TEST_WORKERS INTEROP_WORKERS ROUNDS BUSY AT_ONCE,$(call check_number,$(each)))
 # Where it is set, each process compiles every module that it imports anew: half of what a broker's start costs.
 unexport PYTHONDONTWRITEBYTECODE
 

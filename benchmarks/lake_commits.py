@@ -18,6 +18,8 @@ import pyarrow as pa
 
 from structured_streaming.commit.delta_commit import DeltaCommitSink, LakeProgress
 from structured_streaming.lake import create_tables
+from structured_streaming.source.log_range import LogRange
+from structured_streaming.staging.manifest import manifest
 from structured_streaming.staging.table_file import write_file
 from structured_streaming.storage.local import LocalFolder
 from structured_streaming.tables import DATA_TABLES
@@ -25,28 +27,16 @@ from structured_streaming.tables import DATA_TABLES
 BATCH_BYTES = 1000
 
 
-def manifest(lake: Path, number: int) -> list[dict[str, Any]]:
-    """A batch of one row in every table, staged."""
+def staged(lake: Path, number: int) -> list[dict[str, Any]]:
+    """A batch of one row in every table."""
     start = number * BATCH_BYTES
-    place = {
-        "target": "store:x",
-        "broker": "b",
-        "log_id": "l",
-        "start": start,
-        "end": start + BATCH_BYTES,
-        "log_end": start + BATCH_BYTES,
-    }
-    found: list[dict[str, Any]] = [
-        {"table": "", "path": "", "size": 0, "rows": 1, "stats": "", "files": len(DATA_TABLES), **place}
+    row = {"broker": "b", "log_id": "l", "physical_offset": start, "topic": f"topic-{number % 7}"}
+    files = [
+        (table.name, write_file(LocalFolder(lake), table, pa.Table.from_pylist([row], table.schema)))
+        for table in DATA_TABLES
     ]
-    for table in DATA_TABLES:
-        row = {"broker": "b", "log_id": "l", "physical_offset": start, "topic": f"topic-{number % 7}"}
-        rows = pa.Table.from_pylist([row], table.schema)
-        path, size, count, stats = write_file(LocalFolder(lake), table, rows)
-        found.append(
-            {"table": table.name, "path": path, "size": size, "rows": count, "stats": stats, **place}
-        )
-    return found
+    end = start + BATCH_BYTES
+    return manifest(LogRange("store:x", "b", "l", start, end, end), 1, files).to_pylist()
 
 
 def measure(batches: int, around: int) -> dict[str, Any]:
@@ -58,9 +48,9 @@ def measure(batches: int, around: int) -> dict[str, Any]:
         opened_first_s = opened(lake)
         spent_s: list[float] = []
         for number in range(batches):
-            staged = manifest(lake, number)
+            batch = staged(lake, number)
             began_s = time.process_time()
-            sink.commit(staged)
+            sink.commit(batch)
             spent_s.append(time.process_time() - began_s)
         points = {}
         for at in (around, batches // 3, batches):

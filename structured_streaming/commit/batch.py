@@ -47,7 +47,7 @@ def spans_of(manifest: list[dict[str, Any]]) -> list[LogSpan]:
         for part in parts:
             if (came := held[broker, log_id, part["start"]]) != part["files"]:
                 raise LakeError(
-                    f"of the {part['files']} files of {broker}/{log_id} from {part['start']} to {part['end']}, Spark told {came}; "
+                    f"of the {part['files']} files of {broker}/{log_id} from {part['start']} to {part['end']}, Spark returned {came}; "
                     "the batch is read again"
                 )
         for before, after in itertools.pairwise(parts):

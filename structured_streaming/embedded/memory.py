@@ -37,8 +37,8 @@ _STATUS = "/proc/self/status"
 
 @contextmanager
 def bounded_memory(memory_bytes: int) -> Iterator[None]:
-    """Within, this process allocates so much at most beside what it has, the stacks and the margin. Only Linux tells what it
-    has; elsewhere nothing is bounded."""
+    """Limits what this process may allocate within the block: what it has, `memory_bytes`, the stacks and the margin. Only
+    Linux tells what a process has; elsewhere nothing is limited."""
     try:
         with open(_STATUS) as status:
             facts = dict(line.split(":", 1) for line in status)

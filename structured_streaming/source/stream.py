@@ -115,7 +115,7 @@ class _StreamReading(Reading):
                 continue
             if plan is None or plan.cuts[-1] != to["offset"] or begin not in (None, plan.cuts[0]):
                 plan = self._planned(broker, to["log_id"], begin, to["offset"])
-            if plan.cuts[0] == plan.cuts[-1]:  # Spark's first batch, of a log that was too slow to be planned
+            if plan is None:
                 continue
             self._begun[key] = plan
             found += self.parts(plan.target, plan.state, plan.cuts, missing=plan.missing, erased=plan.erased)
@@ -233,15 +233,16 @@ class _StreamReading(Reading):
             if reached is not None:
                 known["offset"] = reached
 
-    def _planned(self, broker: str, log_id: str, begin: int | None, end: int) -> Plan:
-        """The plan of a batch that another reader began. Raises SourceError."""
+    def _planned(self, broker: str, log_id: str, begin: int | None, end: int) -> Plan | None:
+        """The plan of a batch that another reader began; None for an empty range, as Spark's first batch has of a log
+        that was too slow to be planned. Raises SourceError."""
         target, state = self._awaited(broker)
         if state is None or state.log_id != log_id:
             raise UnreachableError(
                 f"log {log_id} of broker {broker} cannot be reached now; start its gateway"
             )
         first = begin if begin is not None else self._first(state)
-        return self._planner.planned(target, state, first, end)
+        return self._planner.planned(target, state, first, end) if first < end else None
 
     def _awaited(self, broker: str) -> tuple[str, LogState | None]:
         """A broker's log, also when it is slow to answer."""

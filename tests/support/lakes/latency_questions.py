@@ -14,6 +14,8 @@ import pytest
 from broker_gateway.journal.minute_stats import MinuteStatistics
 from lakebroker_testing.clock import ManualClock
 from structured_streaming.commit.delta_commit import DeltaCommitSink
+from structured_streaming.source.log_range import LogRange
+from structured_streaming.staging.manifest import manifest
 from structured_streaming.staging.table_file import write_file
 from structured_streaming.storage.local import LocalFolder
 from structured_streaming.tables import BROKER_STATS
@@ -77,21 +79,9 @@ def sketch_lake(folder: Path) -> None:
         {"broker": "b", "log_id": "l", "physical_offset": at, "ordinal": 0, **row}
         for at, row in enumerate(stats().to_pylist())
     ]
-    place = {
-        "target": "store:-",
-        "broker": "b",
-        "log_id": "l",
-        "start": 0,
-        "end": len(rows),
-        "log_end": len(rows),
-    }
     file = write_file(LocalFolder(folder), BROKER_STATS, pa.Table.from_pylist(rows, BROKER_STATS.schema))
-    DeltaCommitSink(str(folder)).commit(
-        [
-            {**place, "table": "", "path": "", "size": 0, "rows": len(rows), "stats": "", "files": 1},
-            {**place, "table": BROKER_STATS.name, **file._asdict()},
-        ]
-    )
+    part = LogRange("store:-", "b", "l", 0, len(rows), len(rows))
+    DeltaCommitSink(str(folder)).commit(manifest(part, len(rows), [(BROKER_STATS.name, file)]).to_pylist())
 
 
 def check_answers(ask: Ask) -> None:

@@ -15,6 +15,8 @@ from structured_streaming.commit.report import BatchReport
 from structured_streaming.commit.sink import STAGED
 from structured_streaming.commit.table_log import TableLog
 from structured_streaming.errors import ForeignWriterError, LakeError
+from structured_streaming.source.log_range import LogRange
+from structured_streaming.staging.manifest import manifest
 from structured_streaming.staging.table_file import write_file
 from structured_streaming.storage.delta_names import SPARK_APPLICATION
 from structured_streaming.storage.local import LocalFolder
@@ -25,11 +27,10 @@ from tests.support.waiting import LIMIT_S
 
 def staged(lake: Path, start: int, end: int, broker: str = "b") -> list[dict[str, Any]]:
     """A batch of one message."""
-    place = {"target": "store:x", "broker": broker, "log_id": "l", "start": start, "end": end, "log_end": end}
     row = {"broker": broker, "log_id": "l", "physical_offset": start, "topic": "t"}
     file = write_file(LocalFolder(lake), MESSAGES, pa.Table.from_pylist([row], MESSAGES.schema))
-    span = {"table": "", "path": "", "size": 0, "rows": 1, "stats": "", "files": 1, **place}
-    return [span, {"table": MESSAGES.name, **file._asdict(), **place}]
+    part = LogRange("store:x", broker, "l", start, end, end)
+    return manifest(part, 1, [(MESSAGES.name, file)]).to_pylist()
 
 
 def offsets(lake: Path) -> list[int]:
@@ -70,12 +71,12 @@ def test_one_of_two_writers_of_a_batch_wins(lake: Path) -> None:
 
 def test_what_came_of_a_manifest_before_spark_died_is_no_batch(lake: Path) -> None:
     sink = DeltaCommitSink(str(lake))
-    manifest = [*staged(lake, 0, 1), *staged(lake, 1, 2)]
+    whole = [*staged(lake, 0, 1), *staged(lake, 1, 2)]
     for came in (1, 3):
-        with pytest.raises(LakeError, match=r"of the 1 files of b/l .* Spark told 0"):
-            sink.commit(manifest[:came])
+        with pytest.raises(LakeError, match=r"of the 1 files of b/l .* Spark returned 0"):
+            sink.commit(whole[:came])
         assert (offsets(lake), LakeProgress(str(lake)).offsets) == ([], {})
-    sink.commit(manifest)
+    sink.commit(whole)
     assert (offsets(lake), LakeProgress(str(lake)).offsets) == ([0, 1], {("b", "l"): 2})
 
 
