@@ -15,9 +15,11 @@ AT_ONCE ?= 1
 ROUNDS_OF ?= tests/fault tests/integration tests/unit
 # A wrong number is reported before make builds anything.
 define check_number
-$(if $(filter file,$(origin $(1))),,$(if $(shell echo '$($(1))' | grep -xE '[0-9]+|auto'),,$(error $(1)=$($(1)): a whole number is wanted)))
+$(if $(filter file,$(origin $(1))),,$(if $(shell echo '$($(1))' | grep -xE '$(2)'),,$(error $(1)=$($(1)): $(3) is wanted)))
 endef
-$(foreach each,TEST_WORKERS INTEROP_WORKERS ROUNDS BUSY AT_ONCE,$(call check_number,$(each)))
+$(foreach each,TEST_WORKERS INTEROP_WORKERS,$(call check_number,$(each),[0-9]+|auto,a whole number or auto))
+$(foreach each,ROUNDS AT_ONCE,$(call check_number,$(each),0*[1-9][0-9]*,a whole number above 0))
+$(call check_number,BUSY,[0-9]+,a whole number)
 # Where it is set, each process compiles every module that it imports anew: half of what a broker's start costs.
 unexport PYTHONDONTWRITEBYTECODE
 

@@ -25,14 +25,14 @@ def emptied(folder: Path) -> Iterator[None]:
             folder.mkdir(parents=True, exist_ok=True)
             lock = held.enter_context((folder / _LOCK).open("a+"))
             _lock(lock.fileno(), folder)
+            lock.truncate(0)
+            lock.write(f"{os.getpid()}\n")
+            lock.flush()
             for each in folder.iterdir():
                 if each.is_dir() and not each.is_symlink():
                     shutil.rmtree(each)
                 elif each.name != _LOCK:
                     each.unlink()
-            lock.truncate(0)
-            lock.write(f"{os.getpid()}\n")
-            lock.flush()
         except OSError as error:
             raise FolderError(
                 f"the demo's folder cannot be emptied: {error}; give another with --output"

@@ -111,6 +111,10 @@ class JvmEndedError(LakeError):
         super().__init__(f"Spark's JVM {how}{advice}{words}; what was committed stands")
 
 
+class CutShortError(LakeError):
+    """Spark's JVM, or its thread that did so, ended while it handed over the manifest of a batch."""
+
+
 class StoppedError(LakeError):
     """A run that ends by itself was stopped by a signal before everything was read."""
 

@@ -22,6 +22,7 @@ from structured_streaming.batch_commits import BatchCommits
 from structured_streaming.commit.report import BatchReport
 from structured_streaming.destination import Destination, destination_of
 from structured_streaming.errors import (
+    CutShortError,
     ForeignWriterError,
     GapError,
     JvmEndedError,
@@ -212,12 +213,17 @@ def run_until_done(
 
 
 def retries(problem: str, *, once: bool) -> float:
-    """How often what a query failed with is worth another start: a run that ends by itself only waits out a slow host,
-    and for a while for what is away."""
+    """How often what a query failed with is worth another start: a run that ends by itself only waits out a slow host
+    or one short of memory, and for a while for what is away."""
     if names(problem, ForeignWriterError, GapError, LostDataError, SameBrokerError):
         return 0
     if once:
-        waits = WORKER_LATE in problem or WORKER_DIED in problem or is_absence(problem)
+        waits = (
+            WORKER_LATE in problem
+            or WORKER_DIED in problem
+            or is_absence(problem)
+            or names(problem, CutShortError)
+        )
         return RETRIES_ONCE if waits else 0
     return math.inf if is_absence(problem) else RETRIES
 

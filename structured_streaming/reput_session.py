@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from structured_streaming.delta_session import DELTA_SETTINGS, delta_jars
-from structured_streaming.errors import with_causes
+from structured_streaming.errors import CutShortError, with_causes
 from structured_streaming.interruptible import has_ended, nothing_logged
 from structured_streaming.jvm_output import jvm_output_to_file
 from structured_streaming.provided_session import DEFAULT_MASTER, made_here
@@ -141,7 +141,9 @@ def jvm_ends(jvm: subprocess.Popen[Any] | None, error: BaseException | None, sto
     """
     from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
 
-    broken = error is not None and any(isinstance(each, Py4JNetworkError) for each in with_causes(error))
+    broken = error is not None and any(
+        isinstance(each, Py4JNetworkError | CutShortError) for each in with_causes(error)
+    )
     if jvm is None or not broken:
         return has_ended(jvm, _ENDS_S)
     until = time.monotonic() + _BROKEN_S

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from structured_streaming.commit.report import BatchReport, LogReport
-from structured_streaming.errors import LakeError
+from structured_streaming.errors import CutShortError, LakeError
 from structured_streaming.tables import QUARANTINE, REPUT_PROGRESS
 
 
@@ -33,7 +33,7 @@ class LogSpan(NamedTuple):
 
 
 def spans_of(manifest: list[dict[str, Any]]) -> list[LogSpan]:
-    """The batch's extent of each log; raises LakeError when its ranges do not join, or lack files."""
+    """The batch's extent of each log; raises LakeError when its ranges do not join, CutShortError when one lacks files."""
     ranges: dict[tuple[str, str], list[dict[str, Any]]] = {}
     held: Counter[tuple[str, str, int]] = Counter()
     for row in manifest:
@@ -46,9 +46,9 @@ def spans_of(manifest: list[dict[str, Any]]) -> list[LogSpan]:
         parts.sort(key=lambda part: part["start"])
         for part in parts:
             if (came := held[broker, log_id, part["start"]]) != part["files"]:
-                raise LakeError(
-                    f"of the {part['files']} files of {broker}/{log_id} from {part['start']} to {part['end']}, Spark returned {came}; "
-                    "the batch is read again"
+                raise CutShortError(
+                    f"of the {part['files']} files of {broker}/{log_id} from {part['start']} to {part['end']}, Spark returned {came}: "
+                    "its JVM ended meanwhile, or is short of memory"
                 )
         for before, after in itertools.pairwise(parts):
             if before["end"] != after["start"]:

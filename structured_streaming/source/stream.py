@@ -113,10 +113,10 @@ class _StreamReading(Reading):
             plan = self._plans.get(key)
             if begin is not None and begin >= to["offset"]:
                 continue
+            if begin is None and plan is None and start.get(broker) == to:
+                continue  # Spark makes its first batch also of a log that was too slow to be looked at
             if plan is None or plan.cuts[-1] != to["offset"] or begin not in (None, plan.cuts[0]):
                 plan = self._planned(broker, to["log_id"], begin, to["offset"])
-            if plan is None:
-                continue
             self._begun[key] = plan
             found += self.parts(plan.target, plan.state, plan.cuts, missing=plan.missing, erased=plan.erased)
         return found
@@ -233,16 +233,15 @@ class _StreamReading(Reading):
             if reached is not None:
                 known["offset"] = reached
 
-    def _planned(self, broker: str, log_id: str, begin: int | None, end: int) -> Plan | None:
-        """The plan of a batch that another reader began; None for an empty range, as Spark's first batch has of a log
-        that was too slow to be planned. Raises SourceError."""
+    def _planned(self, broker: str, log_id: str, begin: int | None, end: int) -> Plan:
+        """The plan of a batch that another reader began. Raises SourceError."""
         target, state = self._awaited(broker)
         if state is None or state.log_id != log_id:
             raise UnreachableError(
                 f"log {log_id} of broker {broker} cannot be reached now; start its gateway"
             )
         first = begin if begin is not None else self._first(state)
-        return self._planner.planned(target, state, first, end) if first < end else None
+        return self._planner.planned(target, state, first, end)
 
     def _awaited(self, broker: str) -> tuple[str, LogState | None]:
         """A broker's log, also when it is slow to answer."""

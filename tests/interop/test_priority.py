@@ -19,7 +19,7 @@ from lakebroker_testing.gateway import Gateway
 from lakebroker_testing.official_client import OfficialClient, when_started
 from lakebroker_testing.real_rocketmq import RocketMQ
 from tests.support.brokers.telemetry_client import TelemetryClient, consumer_settings
-from tests.support.rocketmq.requests import create, invoke
+from tests.support.rocketmq.requests import create, done, invoke
 from tests.support.waiting import wait_until
 
 QUEUES = 4
@@ -101,7 +101,7 @@ def played(side: Side, order: str) -> tuple[dict[tuple[str, ...], str], list[tup
     topics = {name: f"{name}-{order}" for name in TYPES}
     create(side.remoting, {topics[name]: (QUEUES, kind) for name, kind in TYPES.items()})
     with TelemetryClient(side.address, "c", consumer_settings("by-priority", topics["urgent"])):
-        return sent_and_received(side.address, topics)
+        return sent_and_received(side, topics)
 
 
 def first_sent(client: Client, topic: str, priority: int) -> None:
@@ -111,11 +111,23 @@ def first_sent(client: Client, topic: str, priority: int) -> None:
     )
 
 
+def wait_until_in_queues(remoting: str, topic: str, messages: int) -> None:
+    """Until a topic's queues have so many: a real broker puts a message into its queue after it has answered."""
+
+    def there() -> int:
+        ends = (
+            done(remoting, RequestCode.GET_MAX_OFFSET, topic=topic, queueId=each) for each in range(QUEUES)
+        )
+        return sum(int(each.ext_fields["offset"]) for each in ends)
+
+    wait_until(lambda: there() == messages, f"{messages} messages in the queues of {topic}")
+
+
 def sent_and_received(
-    address: str, topics: dict[str, str]
+    side: Side, topics: dict[str, str]
 ) -> tuple[dict[tuple[str, ...], str], list[tuple[int, ...]]]:
     """The code of every send, and of what is received queue, priority and type."""
-    client, urgent = Client(address, "c"), topics["urgent"]
+    client, urgent = Client(side.address, "c"), topics["urgent"]
     first_sent(client, urgent, 1)
     codes: dict[tuple[str, ...], str] = {}
     kept = Counter({urgent: 1})
@@ -139,6 +151,7 @@ def sent_and_received(
     send("negative", topic=urgent, message_type=PRIORITY, priority=-1)
     for priority in (3, 0, 1, 2, 3):
         send(f"another {priority}", topic=urgent, message_type=PRIORITY, priority=priority)
+    wait_until_in_queues(side.remoting, urgent, kept[urgent])
     received: list[tuple[int, ...]] = []
 
     def all_there() -> bool:
@@ -173,14 +186,15 @@ PRIORITIES = (0, 2, 1, 3, 2, 7)
 """Of the messages that an official client sends."""
 
 
-def by_official_client(address: str) -> list[tuple[str, int]]:
+def by_official_client(side: Side) -> list[tuple[str, int]]:
     """Bodies and priorities that the official Python client gets of what it sent."""
     with OfficialClient() as official:
-        when_started(official, "producer", endpoints=address, topics=[BY_CLIENT])
+        when_started(official, "producer", endpoints=side.address, topics=[BY_CLIENT])
         for number, priority in enumerate(PRIORITIES):
             when_started(official, "send", topic=BY_CLIENT, bodies=[str(number)], priority=priority)
         asked = {"group": "by-priority", "topics": {BY_CLIENT: "*"}, "await_s": 5}
-        official.call("simple", endpoints=address, **asked)
+        official.call("simple", endpoints=side.address, **asked)
+        wait_until_in_queues(side.remoting, BY_CLIENT, len(PRIORITIES))
         found: list[tuple[str, int]] = []
 
         def receive() -> bool:
@@ -199,7 +213,7 @@ def by_official_client(address: str) -> list[tuple[str, int]]:
 
 
 def test_an_official_client_gets_the_order_that_it_gets_of_the_real_proxy(both: Both) -> None:
-    theirs, ours = (by_official_client(side.address) for side in both)
+    theirs, ours = (by_official_client(side) for side in both)
     assert ours == theirs
     assert theirs == [("3", 3), ("5", 7), ("1", 2), ("4", 2), ("2", 1), ("0", 0)]
 

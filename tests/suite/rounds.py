@@ -68,7 +68,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 print(json.dumps(found) if asked.json else row(number, found), flush=True)
                 failed |= is_failed(found)
                 if found["status"] not in (0, 1):  # it has no failure to show
-                    print("".join(file.read_text().splitlines(keepends=True)[-3:]), file=sys.stderr)
+                    print(
+                        "".join(file.read_text(errors="replace").splitlines(keepends=True)[-3:]),
+                        file=sys.stderr,
+                    )
     if failed:
         print(f"all that pytest printed in rounds that failed is in {outputs}", file=sys.stderr)
     else:

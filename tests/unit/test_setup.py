@@ -114,9 +114,17 @@ def test_what_is_too_old_is_named_before_anything_is_installed(
     assert not [each for each in asked if "version_info" not in each]
 
 
-def test_a_wrong_number_is_told_before_anything_is_made(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "wanted"),
+    [
+        ("TEST_WORKERS=many", "a whole number or auto"),
+        ("ROUNDS=0", "a whole number above 0"),
+        ("BUSY=auto", "a whole number"),
+    ],
+)
+def test_a_wrong_number_is_reported_before_anything_is_made(tmp_path: Path, number: str, wanted: str) -> None:
     machine = Machine(tmp_path)
-    status, said, asked = machine.setup("TEST_WORKERS=many")
+    status, said, asked = machine.setup(number)
     assert status != 0
-    assert "TEST_WORKERS=many: a whole number is wanted" in said
+    assert f"{number}: {wanted} is wanted" in said
     assert asked == []

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from py4j.protocol import Py4JNetworkError
 
-from structured_streaming.errors import LakeError
+from structured_streaming.errors import CutShortError, LakeError
 from structured_streaming.provided_session import provided_session
 from structured_streaming.reput_query import cause
 from structured_streaming.reput_session import (
@@ -83,18 +83,24 @@ class EndsWhenGivenTime(subprocess.Popen[bytes]):
         return super().wait(timeout)
 
 
-@pytest.mark.parametrize("connection_broke", [True, False])
+@pytest.mark.parametrize(
+    ("reason", "is_given_time"),
+    [
+        (Py4JNetworkError("broken"), True),
+        (CutShortError("of the 2 files, Spark returned 1"), True),
+        (OSError("no space left"), False),
+    ],
+)
 def test_a_jvm_is_given_time_to_end_where_a_connection_to_it_broke(
-    monkeypatch: pytest.MonkeyPatch, connection_broke: bool
+    monkeypatch: pytest.MonkeyPatch, reason: Exception, is_given_time: bool
 ) -> None:
     monkeypatch.setattr("structured_streaming.reput_session._ENDS_S", 0.0)
-    reason = Py4JNetworkError("broken") if connection_broke else OSError("no space left")
     error = LakeError("the batch failed")
     error.__cause__ = reason
     with EndsWhenGivenTime(
         [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL
     ) as jvm:
-        assert jvm_ends(jvm, error, no_signal()) is connection_broke
+        assert jvm_ends(jvm, error, no_signal()) is is_given_time
 
 
 def no_signal() -> Stopping:

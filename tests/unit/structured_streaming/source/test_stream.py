@@ -282,13 +282,15 @@ def test_a_log_of_whose_first_batch_nothing_was_read_is_read_from_its_beginning(
     assert_exact(lake, store)
 
 
-def test_a_log_that_was_too_slow_to_be_planned_for_spark_s_first_batch_is_not_left_alone(
+def test_a_log_that_was_too_slow_to_be_looked_at_for_spark_s_first_batch_is_not_left_alone(
     tmp_path: Path,
 ) -> None:
-    """Spark makes that batch all the same, from where the log begins to there."""
+    """Spark makes that batch all the same, from where the log begins to there: it needs no log."""
     store, notes = written(tmp_path / "store", "broker-a", 40), tmp_path / "notes"
-    stream = reader(store, lake=str(empty_lake(str(tmp_path / "lake")).path), notes=str(notes))
+    lake = str(empty_lake(str(tmp_path / "lake")).path)
+    stream = reader(store, lake=lake, notes=str(notes))
     offset = stream.initialOffset()
+    assert list(reader(tmp_path / "away", lake=lake).partitions(offset, offset)) == []
     assert list(stream.partitions(offset, offset)) == []
     assert list(stream.partitions(offset, next_offset(stream, offset)))
     assert not notes.exists()
