@@ -112,7 +112,7 @@ class JvmEndedError(LakeError):
 
 
 class CutShortError(LakeError):
-    """Spark's JVM, or its thread that did so, ended while it handed over the manifest of a batch."""
+    """Spark's JVM, or its thread that returns a batch's manifest, ended before all rows had come."""
 
 
 class StoppedError(LakeError):

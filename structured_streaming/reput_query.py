@@ -195,11 +195,12 @@ def run_until_done(
         still_careful = careful and is_absence(problem)
         careful = tries >= CAREFUL_AFTER and (WORKER_DIED in problem or still_careful)
         final = tries > retries(problem, once=options.once)
-        if final and OURS in problem:  # the end of a JVM never looks like that
+        may_be_end_of_jvm = OURS not in problem or is_absence(problem) or names(problem, CutShortError)
+        if final and not may_be_end_of_jvm:
             raise LakeError(cause(problem))
         if stopping.wait(SIGNAL_S):
             return False
-        if jvm is not None and has_ended(jvm):  # which may look as if a catalog were away
+        if jvm is not None and has_ended(jvm):
             raise JvmEndedError(jvm.returncode, output_end())
         if final:
             raise LakeError(cause(problem))

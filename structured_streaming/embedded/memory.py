@@ -37,8 +37,8 @@ _STATUS = "/proc/self/status"
 
 @contextmanager
 def bounded_memory(memory_bytes: int) -> Iterator[None]:
-    """Limits what this process may allocate within the block: what it has, `memory_bytes`, the stacks and the margin. Only
-    Linux tells what a process has; elsewhere nothing is limited."""
+    """Limits how much memory this process may allocate within the block: its present size, `memory_bytes`, room for thread
+    stacks, and a margin. Nothing is limited where there is no /proc."""
     try:
         with open(_STATUS) as status:
             facts = dict(line.split(":", 1) for line in status)

@@ -130,7 +130,7 @@ def test_a_search_by_key_finds_the_message_with_its_trace_and_what_is_newer_than
     tab: Opened, console: str
 ) -> None:
     page = tab.page
-    page.goto(f"{console}message")
+    tab.goto(f"{console}message")
     page.get_by_test_id("key").fill("order-1")
     page.get_by_test_id("find").click()
     expect(page.get_by_test_id("body")).to_have_text('{"total": 7}')
@@ -143,20 +143,20 @@ def test_a_search_by_key_finds_the_message_with_its_trace_and_what_is_newer_than
     page.get_by_test_id("key").fill("nobody")
     page.get_by_test_id("find").click()
     expect(page.get_by_test_id("said").first).to_contain_text("no message in any topic of")
-    page.goto(f"{console}topics")
+    tab.goto(f"{console}topics")
     page.get_by_test_id("topics").get_by_role("link", name="payments").click()
     expect(page.get_by_test_id("newest").locator("tbody tr")).to_have_count(DEAD)
     assert [row[5] for row in rows(page, "newest")] == ["p2", "p1", "p0"]
     page.get_by_test_id("newest").get_by_role("link").first.click()
     expect(page.get_by_test_id("copy")).to_have_text("billing")
     expect(page.get_by_test_id("trace")).to_have_count(1)
-    page.goto(f"{console}message?key=order-1&topic=other")
+    tab.goto(f"{console}message?key=order-1&topic=other")
     expect(page.get_by_test_id("said").first).to_contain_text("no message in topic other")
 
 
 def test_the_lag_of_a_group_moves_while_traffic_runs(tab: Opened, console: str, world: World) -> None:
     page = tab.page
-    page.goto(f"{console}groups")
+    tab.goto(f"{console}groups")
     page.get_by_test_id("groups").get_by_role("link", name="audit").click()
     page.wait_for_function(f"({_POINTS})().length > 1")
     before = page.evaluate(f"({_POINTS})()")
@@ -174,7 +174,7 @@ def test_the_lag_of_a_group_moves_while_traffic_runs(tab: Opened, console: str, 
 @pytest.mark.parametrize("key", ["hostile", "large"])
 def test_hostile_text_is_shown_and_runs_nothing(tab: Opened, console: str, key: str) -> None:
     page = tab.page
-    page.goto(f"{console}message?key={key}")
+    tab.goto(f"{console}message?key={key}")
     body = page.get_by_test_id("body")
     expect(body).to_contain_text("window.hacked")
     text = body.inner_text()
@@ -193,7 +193,7 @@ def test_hostile_text_is_shown_and_runs_nothing(tab: Opened, console: str, key: 
 @pytest.mark.parametrize("path", ["message?key={}&topic={}", "groups?group={}", "dead-letters?group={}"])
 def test_a_hostile_address_is_shown_and_runs_nothing(tab: Opened, console: str, path: str) -> None:
     text = quote(HOSTILE)
-    tab.page.goto(console + path.replace("{}", text))
+    tab.goto(console + path.replace("{}", text))
     if path.startswith("message"):
         expect(tab.page.get_by_test_id("said").first).to_contain_text("no message in topic")
     else:
@@ -202,7 +202,7 @@ def test_a_hostile_address_is_shown_and_runs_nothing(tab: Opened, console: str, 
 
 def test_a_console_that_only_reads_shows_dead_letters_and_offers_no_replay(tab: Opened, console: str) -> None:
     page = tab.page
-    page.goto(f"{console}dead-letters")
+    tab.goto(f"{console}dead-letters")
     page.get_by_test_id("dead-groups").get_by_role("link", name="billing").click()
     expect(page.get_by_test_id("letters-count")).to_have_text(f"{DEAD} dead letters")
     found = rows(page, "letters")
@@ -221,7 +221,7 @@ def test_replay_names_what_it_would_do_and_does_it_only_when_it_is_told_to(
         opened(browser) as tab,
     ):
         page = tab.page
-        page.goto(f"{process.url}dead-letters?group=billing")
+        tab.goto(f"{process.url}dead-letters?group=billing")
         expect(page.get_by_test_id("letters").locator("tbody tr")).to_have_count(DEAD)
         page.get_by_test_id("replay-chosen").click()
         expect(page.get_by_test_id("letters-problem")).to_contain_text("choose dead letters first")
@@ -256,7 +256,7 @@ def test_on_a_phone_nothing_of_brokers_the_lake_and_tasks_is_cut_off_at_the_righ
     assert wide is not None
     page.set_viewport_size({"width": NARROW, "height": 844})
     try:
-        page.goto(console)
+        tab.goto(console)
         expect(page.get_by_test_id("brokers").locator("tbody tr td").nth(1)).to_have_text(
             world.gateway.address
         )
@@ -264,7 +264,7 @@ def test_on_a_phone_nothing_of_brokers_the_lake_and_tasks_is_cut_off_at_the_righ
         assert re.search(r"of .* GiB", rows(page, "brokers")[0][6])
         expect(page.get_by_test_id("freshness").get_by_text("broker-a")).to_be_visible()
         assert page.evaluate(_WIDTH) == NARROW
-        page.goto(f"{console}tasks")
+        tab.goto(f"{console}tasks")
         expect(page.get_by_test_id("tasks")).to_contain_text("retention")
         assert page.evaluate(_WIDTH) == NARROW
     finally:
@@ -283,18 +283,18 @@ def test_the_overview_shows_brokers_and_the_lake_and_says_when_the_broker_is_awa
             opened(browser, NARROW, 844, "dark") as tab,
         ):
             page = tab.page
-            page.goto(process.url)
+            tab.goto(process.url)
             expect(page.get_by_test_id("brokers").locator("tbody tr")).to_have_count(1)
             assert rows(page, "brokers")[0][:2] == ["broker-a", gateway.address]
             assert re.search(r"of .* GiB", rows(page, "brokers")[0][6])
             assert page.evaluate(_WIDTH) == NARROW, "nothing is cut off at the right"
-            page.goto(f"{process.url}tasks")
+            tab.goto(f"{process.url}tasks")
             expect(page.get_by_test_id("tasks")).to_contain_text("retention")
             gateway.kill()
             problem = page.get_by_test_id("problem")
             expect(problem).to_contain_text(f"no gateway at {gateway.address}: connection refused")
             expect(problem).to_contain_text("shown is what was known")
-            page.goto(process.url)
+            tab.goto(process.url)
             expect(page.get_by_test_id("problem").first).to_contain_text("connection refused")
             assert rows(page, "brokers")[0][0] == "broker-a"
             tab.check()

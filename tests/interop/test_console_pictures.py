@@ -88,7 +88,7 @@ def test_pictures_of_the_pages_are_small(tmp_path: Path) -> None:
         with ConsoleProcess(tmp_path, "console", *given, cwd=tmp_path) as console, chromium() as browser:
             began = time.monotonic()
             with opened(browser, 1280, 760) as tab:
-                tab.page.goto(f"{console.url}groups?group=audit")
+                tab.goto(f"{console.url}groups?group=audit")
                 while (passed := time.monotonic() - began) < TRAFFIC_S:
                     traffic.order()
                     traffic.settle("orders", "billing")
@@ -105,7 +105,7 @@ def test_pictures_of_the_pages_are_small(tmp_path: Path) -> None:
                 ("dead-letters", "dead-letters?group=billing", "letters", 460),
             ):
                 with opened(browser, 1280, height) as tab:
-                    tab.page.goto(f"{console.url}{path}")
+                    tab.goto(f"{console.url}{path}")
                     tab.page.get_by_test_id(part).locator("tbody tr td:nth-child(2)").first.wait_for()
                     if not path:
                         expect(tab.page.get_by_test_id("topics")).to_have_text("2")

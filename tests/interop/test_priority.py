@@ -19,7 +19,7 @@ from lakebroker_testing.gateway import Gateway
 from lakebroker_testing.official_client import OfficialClient, when_started
 from lakebroker_testing.real_rocketmq import RocketMQ
 from tests.support.brokers.telemetry_client import TelemetryClient, consumer_settings
-from tests.support.rocketmq.requests import create, done, invoke
+from tests.support.rocketmq.requests import create, invoke, queue_end
 from tests.support.waiting import wait_until
 
 QUEUES = 4
@@ -112,15 +112,10 @@ def first_sent(client: Client, topic: str, priority: int) -> None:
 
 
 def wait_until_in_queues(remoting: str, topic: str, messages: int) -> None:
-    """Until a topic's queues have so many: a real broker puts a message into its queue after it has answered."""
-
-    def there() -> int:
-        ends = (
-            done(remoting, RequestCode.GET_MAX_OFFSET, topic=topic, queueId=each) for each in range(QUEUES)
-        )
-        return sum(int(each.ext_fields["offset"]) for each in ends)
-
-    wait_until(lambda: there() == messages, f"{messages} messages in the queues of {topic}")
+    wait_until(
+        lambda: sum(queue_end(remoting, topic, each) for each in range(QUEUES)) == messages,
+        f"{messages} messages in the queues of {topic}",
+    )
 
 
 def sent_and_received(

@@ -8,12 +8,11 @@ from pathlib import Path
 
 from broker_gateway.delivery.filters.message_filter import FilterExpressionError
 from broker_gateway.delivery.filters.sql92 import parse_sql_filter
-from broker_gateway.protocol.codes import RequestCode
 from lakebroker_testing.gateway import Gateway
 from lakebroker_testing.official_client import OfficialClient, when_started
 from lakebroker_testing.real_rocketmq import RocketMQ
 from tests.suite.evidence import EVIDENCE
-from tests.support.rocketmq.requests import create, done
+from tests.support.rocketmq.requests import create, queue_end
 from tests.support.waiting import wait_until
 
 CASES = 20_000 if EVIDENCE else 4_000
@@ -190,12 +189,7 @@ def received(address: str, remoting: str) -> list[list[str]]:
                 "keys": [f"k{number}"],
             }
             when_started(official, "send", **sent, properties=properties)
-        queue = {"topic": TOPIC, "queueId": "0"}
-        wait_until(
-            lambda: (
-                int(done(remoting, RequestCode.GET_MAX_OFFSET, **queue).ext_fields["offset"]) == len(PRICES)
-            )
-        )
+        wait_until(lambda: queue_end(remoting, TOPIC) == len(PRICES), "all messages in their queue")
         found = []
         for number, expression in enumerate(FILTERS):
             asked = {

@@ -28,7 +28,7 @@ from tests.support.rocketmq import put_off_exchange
 from tests.support.rocketmq.exchange import SEGMENT, left, ours, run, take, theirs, written_offsets
 from tests.support.rocketmq.put_off_exchange import PutOff
 from tests.support.rocketmq.receiving import receive_all
-from tests.support.rocketmq.requests import done
+from tests.support.rocketmq.requests import done, queue_end
 from tests.support.waiting import wait_until
 
 COUNT = 300
@@ -207,7 +207,7 @@ def gave_back(peer: RocketMQ, topic: str, group: str) -> list[str]:
     printed = peer.java(program, peer.name_server, topic, group, "10")
     sent = [line for line in printed.splitlines() if re.fullmatch(r"[0-9A-F]{32,64}", line)]
     assert len(sent) == 10
-    wait_until(lambda: offset(peer, topic=f"%RETRY%{group}", queueId="0") == len(sent))
+    wait_until(lambda: queue_end(peer.broker_address, f"%RETRY%{group}") == len(sent))
     return sent
 
 
@@ -244,8 +244,8 @@ def test_what_consumers_hold_or_gave_back_and_every_field_go_there_and_back(tmp_
         for each in nacked:
             official.call("invisible", id=each, seconds=10)
         official.call("stop")
-        retried = {"topic": "%RETRY%readers_orders", "queueId": "0"}
-        wait_until(lambda: offset(peer, **retried) >= len(expired) + len(nacked))
+        retried = len(expired) + len(nacked)
+        wait_until(lambda: queue_end(peer.broker_address, "%RETRY%readers_orders") >= retried)
         written_offsets(peer, "orders", "readers", len(expired) + len(popped))
         if end == "stopped":
             peer.terminate()
@@ -303,8 +303,3 @@ def test_what_consumers_hold_or_gave_back_and_every_field_go_there_and_back(tmp_
     taken = run("store", "import", str(store))
     # theirs, through both; the held ones as above
     assert len(kept) <= taken["in_flight"] <= len(kept) + len(held)
-
-
-def offset(peer: RocketMQ, **queue: str) -> int:
-    """Behind the last message of a queue of the real broker."""
-    return int(done(peer.broker_address, RequestCode.GET_MAX_OFFSET, **queue).ext_fields["offset"])

@@ -16,6 +16,9 @@ from broker_gateway.cli.console.workers import Workers
 from broker_gateway.cli.output import warn
 
 _STOP_S = 3
+_ABSENCE_S = 30.0
+"""How long a tab may be without a connection until it starts anew, without what was typed and chosen: a laptop that changes its
+network, a host that stands still."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +72,7 @@ def serve(console: Console, listening: Listening) -> None:
         title="lakebroker console",
         dark=None,
         tailwind=False,
-        reconnect_timeout=10.0,
+        reconnect_timeout=_ABSENCE_S,
         message_history_length=100,
         show_welcome_message=False,
         favicon="🪵",

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from playwright.sync_api import Browser, Page, Request, WebSocket, expect, sync_playwright
+from playwright.sync_api import Browser, Error, Page, Request, WebSocket, expect, sync_playwright
 
 from lakebroker_testing.cached import filled_once
 from lakebroker_testing.gateway import ROOT, ProcessError
 from lakebroker_testing.programs import output_of
-from tests.support.waiting import LIMIT_S
+from tests.support.waiting import LIMIT_S, wait_until
 
 _PACKAGE = "chromium"
 _CACHE = ROOT / ".cache" / "chromium"
@@ -29,6 +29,7 @@ _FLAGS = (
     "--js-flags=--expose-gc",
     "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
 )
+_OVERTAKEN = ("net::ERR_ABORTED", "is interrupted by another navigation")
 _WAIT_MS = 1000 * LIMIT_S
 """For whatever a test waits for, on a busy machine."""
 
@@ -40,6 +41,19 @@ class Opened:
     page: Page
     left: list[str] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
+
+    def goto(self, url: str) -> None:
+        """Opens a page. One that was without a connection for long loads itself again, which may overtake its being left, with an
+        error or without."""
+        wait_until(lambda: self._gone_to(url), url)
+
+    def _gone_to(self, url: str) -> bool:
+        try:
+            self.page.goto(url)
+        except Error as error:
+            if not any(each in error.message for each in _OVERTAKEN):
+                raise
+        return urlsplit(self.page.url).path == urlsplit(url).path
 
     def check(self) -> None:
         """Nothing left this machine, nothing was refused by the page's policy, no script failed."""

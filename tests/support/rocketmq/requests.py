@@ -66,3 +66,9 @@ def create(
 def pull(address: str, topic: str, offset: int) -> Command:
     """Messages of queue 0."""
     return ask(address, RequestCode.PULL_MESSAGE, topic=topic, queueId=0, queueOffset=offset, maxMsgNums=32)
+
+
+def queue_end(address: str, topic: str, queue: int = 0) -> int:
+    """Behind a queue's last message; a real broker puts a message into its queue after it has answered."""
+    answer = done(address, RequestCode.GET_MAX_OFFSET, topic=topic, queueId=queue)
+    return int(answer.ext_fields["offset"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import threading
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -16,6 +17,8 @@ from structured_streaming.absence import as_spark_reports, is_absence, unless
 from structured_streaming.destination import FolderDestination
 from structured_streaming.errors import (
     CatalogAwayError,
+    CutShortError,
+    JvmEndedError,
     LakeError,
     LocationError,
     StoreAwayError,
@@ -135,6 +138,30 @@ def test_only_what_is_away_is_waited_for_without_end(
         with pytest.raises(LakeError, match="the table cannot be read"):
             run()
     assert ran == (runs or enough)
+
+
+@pytest.mark.usefixtures("handlers", "no_waits")
+@pytest.mark.parametrize("error", [CutShortError, StoreAwayError, CatalogAwayError, LocationError])
+def test_the_last_try_failed_because_the_jvm_ended(
+    monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
+    """What may look like the end of a JVM is told as such, so that the run goes on with another one."""
+    session: Any = None
+    monkeypatch.setattr(reput_query, "_run_query", lambda *_: as_spark_reports(error("no rows came")))
+    monkeypatch.setattr(reput_query, "RETRIES_ONCE", 0)
+    options = reput_query.ReputOptions("/nowhere", store="/nowhere", once=True)
+    with subprocess.Popen(["false"]) as jvm:
+        jvm.wait(LIMIT_S)
+        with pytest.raises(LakeError) as told:
+            reput_query.run_until_done(
+                session,
+                options,
+                lambda report: None,
+                FolderDestination(options),
+                Stopping(),
+                jvm=jvm,
+            )
+    assert isinstance(told.value, JvmEndedError) == (error is not LocationError)
 
 
 @pytest.mark.usefixtures("handlers", "no_waits")

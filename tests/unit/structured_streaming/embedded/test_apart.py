@@ -228,7 +228,9 @@ def test_a_value_beyond_memory_is_an_error_and_the_next_statement_works(
         apart.query(statement).read_all()
     assert apart.query("SELECT 42 AS x").read_all().to_pylist() == [{"x": 42}]
     assert apart.pid == pid
-    assert peak_bytes(pid) - before < MEMORY + (512 << 20)
+    assert peak_bytes(pid) - before < MEMORY + (1536 << 20), (
+        "1.5 GiB more, as docs/using.md says: what has no stack takes that room, too"
+    )
     assert held_bytes(pid) - held < 64 << 20, "what was freed is given back"
 
 
